@@ -97,15 +97,16 @@ void Supervisor::Step(int timeout_ms, int wake) {
   Tick();
 }
 
-// Both ways at the same times: a ping, and a look at who has answered none.
+// Both ways at the same times: a ping, and a look at who has answered none; also after a failure, so
+// that nobody waits for ranks behind a link that is cut.
 void Supervisor::Tick() {
   const LaunchOptions& options = settings_.options;
-  if (failed_) return;
   if (options.liveness_timeout_ms > 0 && base::Passed(next_look_)) {
     next_look_ = base::DeadlineIn(kPingMs);
     server_.Broadcast(Ping(options));
     LoseSilent(options.liveness_timeout_ms, base::kNobody);
   }
+  if (failed_) return;
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
     Fail(base::kNobody, Missing(settings_, members_.List(Phase::kAbsent), last_refusal_));

@@ -3,9 +3,10 @@
 // of different lanes overlap.
 //
 // A waiter that has no callback and waits for the timeout of the transfer at least runs the head of
-// the queue itself, instead of two threads waking each other; it stays as long as that moves.
-// Two more threads watch them: one ends what is late, and one, which the store may keep waiting,
-// tells and asks the other ranks (kit/progress.h).
+// the queue itself, instead of two threads waking each other, if that is small: it stays until the
+// transfer ends, and a large one may move for much longer than the wait.
+// One more thread ends what is late, and tells and asks the other ranks (kit/progress.h). The store
+// may keep it waiting: one that answers nobody ends the run itself, with Communicator::Abort.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,7 @@ inline void CopyOwn(const Transfer& transfer) noexcept {
 class Lanes {
  public:
   // The last three are borrowed; the failure's Stop must not use this object. Threads are called
-  // <name>_io_<lane>, <name>_deadline and <name>_progress. Without lanes, in a world of one, transfers are copies.
+  // <name>_io_<lane> and <name>_watch. Without lanes, in a world of one, transfers are copies.
   // `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are scarce.
   Lanes(const char* name, int count, std::chrono::microseconds spin, Transport& transport,
         Failure& failure, Progress& progress);
@@ -77,19 +78,17 @@ class Lanes {
     Clock::time_point due = Clock::time_point::max();    // if nothing moves; max: there is none
     Clock::time_point begun = Clock::time_point::max();  // the one that runs
     Progress::Place place;
-    Progress::Behind behind;
   };
 
-  Clock::time_point EndOverdue(Clock::time_point now) noexcept;
-  Clock::time_point LookAround(Clock::time_point now) noexcept;
+  Clock::time_point Look(Clock::time_point now) noexcept;
 
   Failure& failure_;
   Progress& progress_;
   const std::shared_ptr<WorkPool> pool_;
   uint64_t submitted_ = 0;  // [io-lane]
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Progress::Place> places_;                  // of LookAround: one for each lane
-  std::unique_ptr<DeadlineWatcher> watcher_, onlooker_;  // look at lanes_
+  std::vector<Progress::Place> places_;       // of Look: one for each lane
+  std::unique_ptr<DeadlineWatcher> watcher_;  // looks at lanes_
 };
 
 class Lanes::LaneWork final : public PooledWork {
@@ -140,7 +139,6 @@ class Lanes::Lane {
     const std::lock_guard lock(mutex_);
     Oldest oldest{.place = {begun_, running_ ? transport_.WaitingFor(number_) : -1}};
     if (running_) oldest.begun = begun_at_;
-    oldest.behind = behind_begun_ == begun_ ? behind_ : Progress::Behind{oldest.place.waiting_for};
     for (const PooledWork* work = head_; work; work = work->next) {
       const Clock::time_point due = work->DeadlineAfter(progress_.last());
       if (due >= oldest.due) continue;
@@ -148,13 +146,6 @@ class Lanes::Lane {
       oldest.transfer = work->transfer();
     }
     return oldest;
-  }
-
-  // Whom the transfer number `begun` waits for in the end.
-  void NoteBehind(uint64_t begun, const Progress::Behind& behind) noexcept {
-    const std::lock_guard lock(mutex_);
-    behind_begun_ = begun;
-    behind_ = behind;
   }
 
  private:
@@ -201,17 +192,18 @@ class Lanes::Lane {
   Progress& progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  PooledWork* head_ = nullptr;  // these nine guarded by mutex_
+  PooledWork* head_ = nullptr;  // these seven guarded by mutex_
   PooledWork* tail_ = nullptr;
   bool running_ = false;  // the head is under way
   uint64_t begun_ = 0;    // so far, and when the last one
   Clock::time_point begun_at_;
-  uint64_t behind_begun_ = 0;
-  Progress::Behind behind_;
   int inside_ = 0;  // threads in RunHead
   bool stop_ = false;
   std::thread thread_;  // last, so that it starts when the rest is there
 };
+
+// More than that takes so long that waking a thread makes no difference.
+constexpr size_t kHelpBytes = 256 << 10;
 
 // Between two looks at transfers with such a timeout.
 inline std::chrono::milliseconds Tick(int64_t timeout_ms) noexcept {
@@ -220,7 +212,8 @@ inline std::chrono::milliseconds Tick(int64_t timeout_ms) noexcept {
 
 inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
   // A callback belongs on a thread of the communicator.
-  if (give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
+  const bool small = SizeBytes(transfer()) <= kHelpBytes;
+  if (small && give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
   if (spin_.count() == 0) return;
   const Clock::time_point end = std::min(give_up, Clock::now() + spin_);
   while (!terminal() && Clock::now() < end) Pause();
@@ -241,17 +234,12 @@ inline Lanes::Lanes(const char* name, int count, std::chrono::microseconds spin,
     lanes_.push_back(std::make_unique<Lane>(lane, thread_name, transport, failure, progress));
   }
   if (lanes_.empty()) return;
-  watcher_ =
-      std::make_unique<DeadlineWatcher>((std::string(name) + "_deadline").c_str(),
-                                        [this](Clock::time_point now) { return EndOverdue(now); });
-  onlooker_ =
-      std::make_unique<DeadlineWatcher>((std::string(name) + "_progress").c_str(),
-                                        [this](Clock::time_point now) { return LookAround(now); });
+  watcher_ = std::make_unique<DeadlineWatcher>((std::string(name) + "_watch").c_str(),
+                                               [this](Clock::time_point now) { return Look(now); });
 }
 
 inline Lanes::~Lanes() {
   watcher_.reset();
-  onlooker_.reset();
   lanes_.clear();
 }
 
@@ -269,39 +257,15 @@ inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
   // and say so.
   Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   static_cast<LaneWork*>(work)->lane = &lane;
-  const Clock::time_point deadline = work->deadline();
-  const auto tick = Tick(transfer.timeout_ms);
   lane.Enqueue(work);
-  watcher_->Watch(deadline + tick);
-  onlooker_->Watch(deadline - Timeout(transfer.timeout_ms) + tick);
+  watcher_->Watch(Clock::now() + Tick(transfer.timeout_ms));
   return {};
 }
 
-// A tick after the deadline: until then ranks that have come later have told where they are.
-inline Clock::time_point Lanes::EndOverdue(Clock::time_point now) noexcept {
-  Clock::time_point next = Clock::time_point::max();
-  for (const auto& lane : lanes_) {
-    const Oldest oldest = lane->oldest();
-    if (oldest.due == Clock::time_point::max()) continue;
-    const Clock::time_point end = oldest.due + Tick(oldest.transfer.timeout_ms);
-    next = std::min(next, end);
-    if (now < end) continue;
-    const int32_t rank = oldest.behind.rank;
-    const std::string whom =
-        rank < 0 ? "" : ": still waiting for rank " + std::to_string(rank) + oldest.behind.why;
-    (void)failure_.Fail(Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms%s",
-                                      Describe(oldest.transfer).c_str(),
-                                      static_cast<long long>(oldest.transfer.timeout_ms),
-                                      whom.c_str())
-                            .WithRank(rank));  // each work gets it
-    return Clock::time_point::max();
-  }
-  return next;
-}
-
-// Once a tick while anything is pending. A rank that stands still for half its time looks at the
-// others.
-inline Clock::time_point Lanes::LookAround(Clock::time_point now) noexcept {
+// Once a tick while anything is pending. A lane that stands still for half its time looks at the
+// other ranks; it fails a tick after the deadline, since ranks that have come later tell until then
+// where they are.
+inline Clock::time_point Lanes::Look(Clock::time_point now) noexcept {
   constexpr std::chrono::milliseconds kLeastSilence(500);
   Clock::time_point next = Clock::time_point::max();
   bool takes_long = false;
@@ -309,14 +273,22 @@ inline Clock::time_point Lanes::LookAround(Clock::time_point now) noexcept {
     const Oldest oldest = lanes_[i]->oldest();
     places_[i] = oldest.place;
     if (oldest.due == Clock::time_point::max()) continue;
-    const auto timeout = Timeout(oldest.transfer.timeout_ms);
-    const auto tick = Tick(oldest.transfer.timeout_ms);
-    next = std::min(next, now + tick);
+    const int64_t timeout_ms = oldest.transfer.timeout_ms;
+    const auto tick = Tick(timeout_ms);
+    next = std::min({next, now + tick, oldest.due + tick});
     takes_long = takes_long || (oldest.begun < now && now - oldest.begun >= tick);
-    if (now < oldest.due - timeout / 2) continue;
-    lanes_[i]->NoteBehind(
-        oldest.place.begun,
-        progress_.WhoIsBehind(i, oldest.place, std::max(timeout / 4, kLeastSilence)));
+    if (now < oldest.due - Timeout(timeout_ms) / 2) continue;
+    const auto [rank, why] = progress_.WhoIsBehind(
+        i, oldest.place, std::max<Clock::duration>(Timeout(timeout_ms) / 4, kLeastSilence));
+    // What was seen there may be progress.
+    if (now < lanes_[i]->oldest().due + tick) continue;
+    const std::string whom =
+        rank < 0 ? "" : ": still waiting for rank " + std::to_string(rank) + why;
+    (void)failure_.Fail(Status::Error(StatusCode::kTimeout, "%s did not move for %lld ms%s",
+                                      Describe(oldest.transfer).c_str(),
+                                      static_cast<long long>(timeout_ms), whom.c_str())
+                            .WithRank(rank));  // each work gets it
+    return Clock::time_point::max();
   }
   if (takes_long) progress_.Tell(places_);
   return next;

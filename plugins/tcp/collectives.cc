@@ -19,8 +19,9 @@ void CopyIfApart(void* target, const void* source, size_t size_bytes) noexcept {
 
 }  // namespace
 
-Collectives::Collectives(Channel& channel)
-    : channel_(channel), accumulator_(new std::byte[kPartBytes * kit::kAccumulatorGrowth]) {}
+Collectives::Collectives(Connections& connections, int lane, kit::Progress& progress)
+    : channel_(connections, lane, progress),
+      accumulator_(new std::byte[kPartBytes * kit::kAccumulatorGrowth]) {}
 
 Status Collectives::Run(kit::PooledWork& work) noexcept {
   transfer_ = work.transfer();

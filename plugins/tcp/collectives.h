@@ -8,17 +8,18 @@
 #include "channel.h"
 #include "engine/communicator.h"
 #include "kit/work.h"
+#include "tcp_kit/communicator.h"
 
 namespace engine::tcp {
 
 // Runs transfers one after another on one channel. The result is the same on all ranks to the bit,
 // and in every run: each element is reduced in rank order, on the rank that owns it or on all.
-class Collectives {
+class Collectives final : public Lane {
  public:
-  explicit Collectives(Channel& channel);
+  Collectives(Connections& connections, int lane, kit::Progress& progress);
 
-  // Returns when the transfer is done on this rank. The transfer is valid and no stream is pending.
-  Status Run(kit::PooledWork& work) noexcept;
+  Status Run(kit::PooledWork& work) noexcept override;
+  int waiting_for() const noexcept override { return channel_.waiting_for(); }
 
  private:
   struct Range {
@@ -44,7 +45,7 @@ class Collectives {
   size_t Bytes(int64_t count) const noexcept;
   int Peer(int distance) const noexcept;  // the rank `distance` after this one
 
-  Channel& channel_;
+  Channel channel_;
   const std::unique_ptr<std::byte[]> accumulator_;
   Transfer transfer_;  // the running one, and what follows from it:
   const std::byte* send_ = nullptr;

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "all_reduce_choice.h"
-#include "channel.h"
 #include "collectives.h"
 #include "kit/communicator.h"
 #include "tcp_kit/communicator.h"
@@ -18,24 +17,12 @@ constexpr LinkCost kLinkCost{.message_bytes = kPartBytes,
                              .exchange_up_to_bytes = kExchangeUpToBytes,
                              .header_bytes = sizeof(TransferHeader)};
 
-class ExchangeLane final : public Lane {
- public:
-  ExchangeLane(Connections& connections, int number, kit::Progress& progress)
-      : channel_(connections, number, progress) {}
-  Status Run(kit::PooledWork& work) noexcept override { return collectives_.Run(work); }
-  int waiting_for() const noexcept override { return channel_.waiting_for(); }
-
- private:
-  Channel channel_;
-  Collectives collectives_{channel_};
-};
-
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "tcp", out, [&] {
     NetworkSettings network = NetworkOf(options, "tcp");
     network.send_buffer_bytes = kWindowBytes;
     const auto make_lane = [](Connections& connections, int number, kit::Progress& progress) {
-      return std::make_unique<ExchangeLane>(connections, number, progress);
+      return std::make_unique<Collectives>(connections, number, progress);
     };
     return TcpCommunicator::Create(host, network, make_lane, &kLinkCost);
   });

@@ -1,7 +1,6 @@
 #include "tcp_kit/communicator.h"
 
 #include <chrono>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -17,14 +16,6 @@ std::chrono::microseconds SpinTime(const RankInfo& ranks, int lanes) {
   return std::chrono::microseconds(std::thread::hardware_concurrency() >= threads ? 50 : 0);
 }
 
-int LanesOf(const Connections* connections) {
-  return connections ? connections->lanes() : 0;
-}
-
-std::string PrefixOf(const Connections* connections) {
-  return connections ? connections->prefix() : std::string();
-}
-
 }  // namespace
 
 // Nothing runs before the first Submit.
@@ -32,13 +23,11 @@ Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(Host& host,
                                                                  const NetworkSettings& settings,
                                                                  const MakeLane& make_lane,
                                                                  const LinkCost* cost) {
-  std::unique_ptr<Connections> connections;
-  if (host.rank_info().world_size > 1) {
-    ENGINE_ASSIGN_OR_RETURN(connections, Connections::Open(host, settings));
-  }
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Connections> connections,
+                          Connections::Open(host, settings));
   std::unique_ptr<TcpCommunicator> made(
       new TcpCommunicator(host, settings, cost, std::move(connections)));
-  for (int lane = 0; lane < LanesOf(made->connections_.get()); ++lane) {
+  for (int lane = 0; lane < made->connections_->lanes(); ++lane) {
     made->lanes_.push_back(make_lane(*made->connections_, lane, made->progress_));
   }
   return made;
@@ -48,16 +37,13 @@ TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings, co
                                  std::unique_ptr<Connections> connections)
     : plugin_(settings.plugin),
       ranks_(host.rank_info()),
-      link_cost_(cost ? *cost : LinkCost()),
-      has_link_cost_(cost != nullptr),
+      link_cost_(cost ? std::optional(*cost) : std::nullopt),
       connections_(std::move(connections)),
-      failure_(host, PrefixOf(connections_.get()),
-               [this](const Status&, bool) {
-                 if (connections_) connections_->Shutdown();
-               }),
-      progress_(host, PrefixOf(connections_.get())),
-      queues_(plugin_, LanesOf(connections_.get()), SpinTime(ranks_, LanesOf(connections_.get())),
-              *this, failure_, progress_) {}
+      failure_(host, connections_->prefix(),
+               [this](const Status&, bool) { connections_->Shutdown(); }),
+      progress_(host, connections_->prefix()),
+      queues_(plugin_, connections_->lanes(), SpinTime(ranks_, connections_->lanes()), *this,
+              failure_, progress_) {}
 
 // Members go from the last to the first: queues_ joins the threads that use the others.
 TcpCommunicator::~TcpCommunicator() {
@@ -66,7 +52,7 @@ TcpCommunicator::~TcpCommunicator() {
 
 void* TcpCommunicator::Query(std::string_view id) noexcept {
   if (id == kWireProgressId) return static_cast<WireProgress*>(&progress_);
-  return id == kLinkCostId && has_link_cost_ ? &link_cost_ : nullptr;
+  return id == kLinkCostId && link_cost_ ? &*link_cost_ : nullptr;
 }
 
 CommunicatorTraits TcpCommunicator::traits() const noexcept {

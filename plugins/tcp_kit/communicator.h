@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -52,9 +53,8 @@ class TcpCommunicator final : public Communicator, private kit::Transport {
 
   const char* const plugin_;
   const RankInfo ranks_;
-  LinkCost link_cost_;
-  const bool has_link_cost_;
-  const std::unique_ptr<Connections> connections_;  // null in a world of one
+  std::optional<LinkCost> link_cost_;
+  const std::unique_ptr<Connections> connections_;
   kit::Failure failure_;
   kit::Progress progress_;
   std::vector<std::unique_ptr<Lane>> lanes_;

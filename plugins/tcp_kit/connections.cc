@@ -84,7 +84,7 @@ int ReadAnswer(const kit::UniqueFd& socket, const kit::UniqueFd& stop, Mac* answ
 Result<std::unique_ptr<Connections>> Connections::Open(Host& host,
                                                        const NetworkSettings& settings) {
   std::unique_ptr<Connections> connections(new Connections(host, settings));
-  ENGINE_RETURN_IF_ERROR(connections->Run());
+  if (connections->lanes() > 0) ENGINE_RETURN_IF_ERROR(connections->Run());
   return connections;
 }
 
@@ -94,7 +94,7 @@ Connections::Connections(Host& host, const NetworkSettings& settings)
       rendezvous_(host, settings.rendezvous_timeout_ms),
       peers_(static_cast<size_t>(ranks_.world_size)),
       stop_(eventfd(0, EFD_CLOEXEC)),
-      slots_(static_cast<size_t>(ranks_.world_size * settings.lanes)) {}
+      slots_(static_cast<size_t>(ranks_.world_size * lanes())) {}
 
 Connections::~Connections() {
   Shutdown();

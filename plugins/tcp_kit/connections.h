@@ -34,13 +34,13 @@ struct NetworkSettings {
 
 class Connections {
  public:
-  // Collective, with a deadline. kRendezvous names the ranks that are missing; kConfig when the
+  // Collective, with a deadline; a world of one has no lanes. kRendezvous names the ranks that are missing; kConfig when the
   // settings name no usable address, or differ from those of another rank.
   static Result<std::unique_ptr<Connections>> Open(Host& host, const NetworkSettings& settings);
   ~Connections();
 
   const RankInfo& ranks() const noexcept { return ranks_; }
-  int lanes() const noexcept { return settings_.lanes; }
+  int lanes() const noexcept { return ranks_.world_size > 1 ? settings_.lanes : 0; }
   const std::string& prefix() const noexcept { return rendezvous_.prefix(); }
 
   // The socket of `lane` to `peer`, which lives as long as this object; the first call makes the

@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kServedKinds = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
 // How long a rank that is done stays for the sake of others that still fetch their results.
 constexpr int64_t kDrainMs = 2000;
+// After a failure: for the cause to reach those that can be reached.
+constexpr int64_t kDrainAfterFailureMs = 500;
 
 }  // namespace
 
@@ -58,6 +60,7 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
 
 void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
   if (id == kLinkCostId) return &link_cost_;
+  if (id == kWireProgressId) return static_cast<WireProgress*>(worker_.get());
   if (id != kParameterClientId || !parameters_) return nullptr;
   return static_cast<ParameterClient*>(parameters_.get());
 }
@@ -65,8 +68,9 @@ void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
 // The worker says that it leaves, and then the own server waits a moment for ranks that still fetch
 // their answers from it.
 ZmqPsCommunicator::~ZmqPsCommunicator() {
+  const bool failed = worker_ && worker_->failed();
   worker_.reset();
-  if (server_) server_->Stop(kDrainMs);
+  if (server_) server_->Stop(failed ? kDrainAfterFailureMs : kDrainMs);
   server_.reset();  // its threads may use the optimizer until then
 }
 

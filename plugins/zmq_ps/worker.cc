@@ -336,6 +336,7 @@ void Worker::CheckTime(Clock::time_point now) {
                     .WithRank(address.blame()));
   }
   if (!refusal_.ok()) return Fail(refusal_);
+  if (late && probing_) moves_.fetch_add(1, std::memory_order_relaxed);
   probing_ = false;
   if (late) Probe(late, now);
 }

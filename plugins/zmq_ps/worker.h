@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "channel.h"
+#include "engine/ext/wire_progress.h"
 #include "engine/status.h"
 #include "partition.h"
 #include "work.h"
@@ -25,7 +26,7 @@ namespace engine::zmq_ps {
 
 // After a failure every transfer fails with the first reason. Memory of a transfer is neither read
 // nor written once its work is terminal.
-class Worker {
+class Worker final : public WireProgress {
  public:
   // Connects to all servers, until `deadline`: kRendezvous names one that is missing.
   static Result<std::unique_ptr<Worker>> Connect(WorkerSettings settings,
@@ -50,7 +51,11 @@ class Worker {
   void Refused(const Status& reason);  // a request was, by the server
   void Welcomed(uint64_t last_round);  // for the first time
   // Bytes have left this rank or come to it. [any-thread]
-  void Moved() noexcept { moved_at_.store(Clock::now(), std::memory_order_relaxed); }
+  void Moved() noexcept {
+    moved_at_.store(Clock::now(), std::memory_order_relaxed);
+    moves_.fetch_add(1, std::memory_order_relaxed);
+  }
+  uint64_t bytes_moved() const noexcept override { return moves_.load(std::memory_order_relaxed); }
   // A message, or an answer, needs the memory of the work no longer. [any-thread]
   void EndUse(TransferWork* work) noexcept;
 
@@ -95,6 +100,7 @@ class Worker {
   bool welcomed_ = false;      // by all servers; written with progress_ only
 
   std::atomic<Clock::time_point> moved_at_{Clock::time_point()};
+  std::atomic<uint64_t> moves_{0};  // here, or where a server has seen it; publishes nothing
   const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
   // Its threads use what is above, and end before that does; sockets are below.
   ::zmq::context_t context_;

@@ -56,6 +56,20 @@ TEST_P(CommunicatorConformance, TraitsAreCoherent) {
   }
 }
 
+// Communicators come and go while a process lives.
+TEST_P(CommunicatorConformance, LeavesNoDescriptorOpen) {
+  const auto run_once = [] {
+    World world(path(), most(2));
+    RunRanks(world.size(), [&](int rank) {
+      const Status status = SubmitAndWait(world.rank(rank), {.kind = TransferKind::kBarrier});
+      EXPECT_TRUE(status.ok()) << status.message();
+    });
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto open = run_once();  // what a library opens for good, too
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run_once(), open);
+}
+
 // Submits all, with keys 1, 2, ..., waits for them, on odd ranks from the last on, and looks at what
 // they brought.
 void RunTogether(Communicator& communicator, int rank, std::vector<TransferBuffers>& buffers,

@@ -6,9 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "bench/link/linked_hosts.h"
 #include "bench/link/program.h"
+#include "tests/support/probe_process.h"
 
 namespace engine::bench {
 
@@ -31,5 +36,22 @@ class LinkTest : public ::testing::Test {
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
 };
+
+// `engine run ARGUMENTS` as rank `rank` of a run that has one on each of the hosts.
+inline std::unique_ptr<ProbeProcess> StartRank(const LinkedHosts& hosts, int rank,
+                                               const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = hosts.CommandPrefix(rank);
+  command.insert(command.end(), {ENGINE_TEST_BINARY, "run", "--insecure", "--plugin-path",
+                                 ENGINE_TEST_PLUGIN_DIR});
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const std::map<std::string, std::string> environment = {
+      {"RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(hosts.hosts())},
+      {"LOCAL_RANK", "0"},
+      {"LOCAL_WORLD_SIZE", "1"},
+      {"MASTER_PORT", "29500"},
+      {"MASTER_ADDR", hosts.Address(0)}};
+  return std::make_unique<ProbeProcess>(command, environment);
+}
 
 }  // namespace engine::bench

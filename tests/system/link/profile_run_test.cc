@@ -3,15 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <memory>
 
 #include "app/checkpoint/safetensors.h"
-#include "bench/link/linked_hosts.h"
 #include "bench/profile/profile.h"
 #include "plugins/profile_ops/numbers.h"
 #include "tests/support/expect_status.h"
-#include "tests/support/probe_process.h"
 #include "tests/support/temp_folder.h"
 #include "tests/system/link/link_test.h"
 
@@ -47,12 +44,9 @@ class ProfileRunTest : public LinkTest {
     const std::string checkpoint = folder_ / (scheduler + ".safetensors");
     std::vector<std::unique_ptr<ProbeProcess>> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-      std::vector<std::string> command = hosts_->CommandPrefix(rank);
-      command.insert(command.end(),
-                     {ENGINE_TEST_BINARY, "run", config, "--insecure", "--plugin-path",
-                      ENGINE_TEST_PLUGIN_DIR, "--set", "output.checkpoint=" + checkpoint, "--set",
-                      "train.learning_rate.base=0.0009765625"});
-      ranks.push_back(std::make_unique<ProbeProcess>(command, Environment(rank)));
+      ranks.push_back(StartRank(*hosts_, rank,
+                                {config, "--set", "output.checkpoint=" + checkpoint, "--set",
+                                 "train.learning_rate.base=0.0009765625"}));
     }
     for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), 0) << scheduler << ":\n" << rank->output();
     return ValueOf(checkpoint::SafetensorsFile::Open(checkpoint));
@@ -61,15 +55,6 @@ class ProfileRunTest : public LinkTest {
   std::unique_ptr<LinkedHosts> hosts_;
 
  private:
-  std::map<std::string, std::string> Environment(int rank) const {
-    return {{"RANK", std::to_string(rank)},
-            {"WORLD_SIZE", std::to_string(kRanks)},
-            {"LOCAL_RANK", "0"},
-            {"LOCAL_WORLD_SIZE", "1"},
-            {"MASTER_PORT", "29500"},
-            {"MASTER_ADDR", hosts_->Address(0)}};
-  }
-
   engine::testing::TempFolder folder_;
 };
 

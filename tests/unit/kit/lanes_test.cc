@@ -11,8 +11,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int64_t kMovesForHalfASecond = 1 << 20;
+
 // Notes what it runs; a transfer of count 1 fails, one of count 2 goes on until the failure, one of
-// count 3 moves a little for half a second, and one of count 4 ends after 20 ms.
+// count kMovesForHalfASecond does that, and one of count 4 ends after 20 ms.
 class FakeTransport final : public Transport {
  public:
   explicit FakeTransport(Progress& progress) : progress_(progress) {}
@@ -25,7 +27,7 @@ class FakeTransport final : public Transport {
     }
     if (transfer.count == 1) return Status::Error(StatusCode::kDevice, "broken");
     while (transfer.count == 2 && !stopped_) std::this_thread::sleep_for(milliseconds(1));
-    for (int i = 0; transfer.count == 3 && i < 50 && !stopped_; ++i) {
+    for (int i = 0; transfer.count == kMovesForHalfASecond && i < 50 && !stopped_; ++i) {
       std::this_thread::sleep_for(milliseconds(10));
       progress_.Moved(1);
     }
@@ -120,7 +122,8 @@ TEST(Lanes, WhatIsNotDoneInTimeFailsAndNamesThePeer) {
 
 TEST(Lanes, WhatMovesIsNotLateNorWhatIsQueuedBehindIt) {
   Rig rig(1);
-  std::vector<Work*> works = {rig.Submit({.count = 3, .sequence = 0, .timeout_ms = 200})};
+  std::vector<Work*> works = {
+      rig.Submit({.count = kMovesForHalfASecond, .sequence = 0, .timeout_ms = 200})};
   for (uint64_t i = 1; i < 20; ++i) {
     works.push_back(rig.Submit({.count = 4, .sequence = i, .timeout_ms = 200}));
   }
@@ -130,6 +133,16 @@ TEST(Lanes, WhatMovesIsNotLateNorWhatIsQueuedBehindIt) {
     work->Release();
   }
   EXPECT_EQ(rig.progress.bytes_moved(), 50u);
+}
+
+// The waiter does not run what may move for longer than it wants to wait.
+TEST(Lanes, AWaitEndsInItsTimeAlthoughTheTransferMoves) {
+  Rig rig(1);
+  Work* const work = rig.Submit({.count = kMovesForHalfASecond, .timeout_ms = 50});
+  EXPECT_EQ(work->WaitHost(60).code(), StatusCode::kTimeout);
+  EXPECT_EQ(work->state(), WorkState::kPending);
+  EXPECT_TRUE(work->WaitHost(60000).ok());
+  work->Release();
 }
 
 TEST(Lanes, WithoutOnesTransfersAreCopies) {

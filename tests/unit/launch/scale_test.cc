@@ -1,10 +1,12 @@
-// 512 ranks start as threads of one process: what they say to the store grows with their number,
-// and no faster. The counts are printed; docs/launch.md computes larger runs from them.
+// 512 ranks start as threads of one process: what they say to the store, and the descriptors that
+// they need, grow with their number, and no faster. The counts are printed; docs/launch.md computes
+// larger runs from them.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "app/launch/endpoint.h"
@@ -20,8 +22,13 @@ namespace {
 constexpr size_t kAddressBytes = 120;  // of a rank, as tcp publishes it
 constexpr int kComparisons = 4;        // as in a run: plugins, model, plan, layout
 
-// What a rank does before its first step, without the work.
-Status StartUp(const RankInfo& info, SocketRank& rank) {
+int64_t OpenDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+// What a rank does before its first step, without the work. Rank 0 counts descriptors while all
+// ranks are there.
+Status StartUp(const RankInfo& info, SocketRank& rank, int64_t* open) {
   ENGINE_RETURN_IF_ERROR(rank.Join());
   const std::atomic<int> stop{0};
   base::RankContext context{info, rank.client, rank.abort, stop};
@@ -33,6 +40,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank) {
   const std::string own(kAddressBytes, static_cast<char>('a' + info.rank % 26));
   for (const std::string& value : {own, std::string()}) {  // an address book; a barrier
     kit::Rendezvous rendezvous(host, kLongMs);
+    if (info.rank == 0) *open = OpenDescriptors();
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> all, rendezvous.Exchange(value));
     EXPECT_EQ(all.size(), static_cast<size_t>(info.world_size));
@@ -44,6 +52,8 @@ Status StartUp(const RankInfo& info, SocketRank& rank) {
 
 // Rank 0 over a socket of its own, the others through a listener, all at once.
 StoreServer::Traffic TrafficOf(int ranks) {
+  const int64_t before = OpenDescriptors();
+  int64_t open = 0;
   const Endpoint endpoint = ValueOf(ParseEndpoint("unix:engine-scale-" + std::to_string(getpid())));
   SocketRun run(ranks);
   run.supervisor().server().Listen({ValueOf(ListenAt(endpoint))});
@@ -57,7 +67,7 @@ StoreServer::Traffic TrafficOf(int ranks) {
                                  ? std::move(first)
                                  : ValueOf(ConnectTo(endpoint, base::DeadlineIn(kLongMs), cancel));
       SocketRank member(std::move(socket), rank, ranks);
-      const Status status = StartUp({.rank = rank, .world_size = ranks}, member);
+      const Status status = StartUp({.rank = rank, .world_size = ranks}, member, &open);
       EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.message();
     });
   }
@@ -65,6 +75,11 @@ StoreServer::Traffic TrafficOf(int ranks) {
   Supervisor& supervisor = run.Finish();
   EXPECT_TRUE(supervisor.AllGone());
   EXPECT_TRUE(supervisor.Outcome().status.ok());
+  // A rank has a connection and what wakes its reader, the store the other end and its listener.
+  // A rank: two ends of its connection, and what wakes its reader. The store: its listener and epoll.
+  EXPECT_GE(open - before, 3 * ranks);
+  EXPECT_LE(open - before, 3 * ranks + 2);
+  EXPECT_EQ(OpenDescriptors(), before);
   const StoreServer::Traffic traffic = supervisor.server().traffic();
   std::printf("%d ranks: %lld messages in, %lld out; %lld bytes in, %lld out; %lld reads\n", ranks,
               static_cast<long long>(traffic.messages_in),
