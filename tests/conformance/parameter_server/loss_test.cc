@@ -213,7 +213,7 @@ TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
   ASSERT_TRUE(members.Start(buckets));
   for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, buckets, 1));
   std::vector<float> value;
-  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, nullptr, 300));
+  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, 300));
   EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
   EXPECT_EQ(status.rank(), 1) << status.message();
   const Transfer push{.kind = TransferKind::kPush,
