@@ -81,8 +81,8 @@ TEST(Security, PlainTextOffLoopbackRefusesToStart) {
     EXPECT_EQ(server.status().code(), StatusCode::kConfig);
     EXPECT_THAT(server.status().message(), ::testing::HasSubstr("plain text"));
   }
-  const auto worker =
-      Worker::Connect({.servers = {{.endpoint = "tcp://192.0.2.1:5000", .rank = 0}}}, Clock::now());
+  const auto worker = Worker::Connect(
+      {.servers = {{.endpoint = "tcp://192.0.2.1:5000", .member = 0}}}, Clock::now());
   ASSERT_FALSE(worker.ok());
   EXPECT_EQ(worker.status().code(), StatusCode::kConfig);
 }
@@ -97,7 +97,7 @@ TEST(Security, AWrongKeyIsRefusedAndSaidOnce) {
                                          .keys = *KeyPair::Make(),
                                          .servers = {{.endpoint = cluster.server(0).endpoint(),
                                                       .public_key = KeyPair::Make()->public_key,
-                                                      .rank = 0}}},
+                                                      .member = 0}}},
                                         kit::DeadlineIn(500));
   ASSERT_FALSE(outsider.ok());
   EXPECT_EQ(outsider.status().code(), StatusCode::kRendezvous);
@@ -210,8 +210,7 @@ TEST(Security, WhatARankSendsWrongIsRefused) {
   for (const auto& [header, what] : {std::pair(push, "more or less data than it says"),
                                      std::pair(other_build, "another version")}) {
     ::zmq::context_t context;
-    DealerLink rank(context, 0, (*server)->endpoint(), "", keys, {}, {});
-    rank.Connect();
+    DealerLink rank(context, 0, (*server)->endpoint(), "", keys, {});
     Message message{.header = Encode(header), .body = ::zmq::message_t(4)};
     const auto deadline = kit::DeadlineIn(10000);
     while (!rank.Send(message) && Clock::now() < deadline) std::this_thread::yield();
