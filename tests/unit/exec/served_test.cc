@@ -78,6 +78,25 @@ graph::Graph MakeModel(bool with_table) {
   return net.Finish(net.Apply("d", "shift", {h}));
 }
 
+// One transfer at a time: of those that are ready the first of the step.
+class SingleTransferScheduler final : public RandomScheduler {
+ public:
+  void On(const SchedulerEvent& event) noexcept override {
+    RandomScheduler::On(event);
+    if (event.kind == EventKind::kTaskDone && event.task == under_way_) under_way_ = kNone;
+  }
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kIo && under_way_ != kNone) return {};
+    const Action action = RandomScheduler::Next(lane);
+    if (lane == Lane::kIo && action.kind == ActionKind::kRun) under_way_ = action.task;
+    return action;
+  }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t under_way_ = kNone;
+};
+
 struct RankResult {
   Status status;
   std::vector<float> parameters, states;
@@ -95,6 +114,7 @@ struct World {
   uint32_t seed = 1;  // of order and delays
   float state_at_begin = 0;
   bool shard = false;
+  bool single_transfer = false;
 
   RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
     RankResult result;
@@ -104,8 +124,9 @@ struct World {
     rig.options.shard_optimizer = shard;
     rig.options.sparse_pull = sparse;
     const uint64_t of_rank = seed == 0 ? 0 : seed + static_cast<uint64_t>(rank);
-    result.status = rig.Make(MakeModel(table), std::make_unique<RandomScheduler>(of_rank),
-                             std::move(communicator));
+    std::unique_ptr<Scheduler> scheduler = std::make_unique<RandomScheduler>(of_rank);
+    if (single_transfer) scheduler = std::make_unique<SingleTransferScheduler>();
+    result.status = rig.Make(MakeModel(table), std::move(scheduler), std::move(communicator));
     if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
     return result;
   }
@@ -186,6 +207,15 @@ TEST(Served, RowsThatABatchDoesNotReadNeedNotTravel) {
       EXPECT_EQ(result.losses, dense[0].losses) << "seed " << seed;
       EXPECT_EQ(result.parameters, dense[0].parameters) << "seed " << seed;
     }
+  }
+}
+
+// Servers answer it after the push of the step before, which a scheduler that starts one transfer at
+// a time would not start any more.
+TEST(Served, RowsArePulledOnlyWhenTheirPushHasEnded) {
+  for (const RankResult& result :
+       World{.table = true, .sparse = true, .single_transfer = true}.Run()) {
+    EXPECT_TRUE(result.status.ok()) << result.status.message();
   }
 }
 
