@@ -362,15 +362,16 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
   EXPECT_EQ(ServerOfId(lost.rank()), last) << lost.message();
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMode::kBounded)),
+INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf({UpdateMode::kBounded})),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesOf(kAsyncModes, 1)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(AsyncCases()), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(CasesOf(kAsyncModes)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(AllServedCases()), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesWithServers()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf({UpdateMode::kSync})),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesOf(kAllModes, 1)), NameOfCase);
 
 }  // namespace
 }  // namespace engine::test
