@@ -118,21 +118,9 @@ Status Connections::Run() {
 
 Status Connections::StartListening(std::string* record) {
   const bool one_host = ranks_.local_world_size == ranks_.world_size;
-  std::string hostname = settings_.hostname;
-  if (hostname.empty()) {
-    char name[256] = "127.0.0.1";
-    if (!one_host) gethostname(name, sizeof(name) - 1);
-    hostname = name;
-  }
   Endpoint own;
-  ENGINE_ASSIGN_OR_RETURN(kit::UniqueFd listener,
-                          Listen(settings_.interface, hostname, settings_.plugin, &own));
-  if (!one_host && own.loopback) {
-    return Status::Error(StatusCode::kConfig,
-                         "this host's name stands for %s, which other hosts cannot reach: set the "
-                         "option interface or hostname of %s",
-                         own.address.c_str(), settings_.plugin);
-  }
+  ENGINE_ASSIGN_OR_RETURN(kit::UniqueFd listener, Listen(settings_.interface, settings_.hostname,
+                                                         one_host, settings_.plugin, &own));
   // There is no congestion on the loopback interface, but BBR, the choice of some hosts, paces
   // there too.
   const bool chosen = !settings_.congestion_control.empty();

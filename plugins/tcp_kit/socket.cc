@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -100,7 +101,10 @@ size_t Total(std::span<const iovec> pieces) noexcept {
 }
 
 Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,
-                             const char* plugin, Endpoint* endpoint) {
+                             bool one_host, const char* plugin, Endpoint* endpoint) {
+  char own_name[256] = "127.0.0.1";
+  if (!one_host) gethostname(own_name, sizeof(own_name) - 1);
+  const std::string name = hostname.empty() ? own_name : hostname;
   kit::UniqueFd listener;
   int error = 0;
   const auto attempt = [&](const sockaddr& address, socklen_t length) {
@@ -113,16 +117,20 @@ Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& ho
     return true;
   };
   const bool found =
-      interface.empty() ? TryName(hostname, "0", 0, attempt) : TryInterface(interface, attempt);
+      interface.empty() ? TryName(name, "0", 0, attempt) : TryInterface(interface, attempt);
   if (!found && error != 0) return NoDescriptor("a socket that listens", error);
   if (!found) {
     return Status::Error(StatusCode::kConfig,
                          "no usable network address for interface '%s', hostname '%s': set the "
                          "option interface or hostname of %s",
-                         interface.c_str(), hostname.c_str(), plugin);
+                         interface.c_str(), name.c_str(), plugin);
   }
   *endpoint = EndpointOf(listener);
-  return listener;
+  if (one_host || !endpoint->loopback) return listener;
+  return Status::Error(StatusCode::kConfig,
+                       "this host's name stands for %s, which other hosts cannot reach: set the "
+                       "option interface or hostname of %s",
+                       endpoint->address.c_str(), plugin);
 }
 
 // That a window fits into the send buffer is what tcp's channel.cc builds on when it says that

@@ -29,10 +29,11 @@ struct Endpoint {
 Status NoDescriptor(const char* what, int error) noexcept;
 
 // A socket that listens on the first usable address of the network interface, else of the host
-// name. What Prepare sets is inherited by the connections that it accepts. Reads of it do not
-// block. kConfig names the options of `plugin`.
+// name; both empty: on loopback where `one_host` has all members, else by the name of this host.
+// What Prepare sets is inherited by the connections that it accepts. Reads of it do not block.
+// kConfig names the options of `plugin`: there is no such address, or other hosts cannot reach it.
 Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& hostname,
-                             const char* plugin, Endpoint* endpoint);
+                             bool one_host, const char* plugin, Endpoint* endpoint);
 
 // No delay of small messages, and `settings`. kConfig when the kernel does not allow them.
 Status Prepare(const kit::UniqueFd& socket, const SocketSettings& settings);

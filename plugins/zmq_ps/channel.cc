@@ -25,23 +25,24 @@ constexpr auto kAckDelay = std::chrono::milliseconds(2);
 }  // namespace
 
 std::string Describe(const ServerAddress& address) {
-  const char* const role = address.is_member ? "server " : "the parameter server of rank ";
-  return role + std::to_string(address.rank) + " at " + address.endpoint;
+  const int32_t server = ServerOfId(address.member);
+  const std::string name = server >= 0
+                               ? "server " + std::to_string(server)
+                               : "the parameter server of rank " + std::to_string(address.member);
+  return name + " at " + address.endpoint;
 }
 
 Channel::Channel(const ServerAddress& address, const WorkerSettings& settings,
-                 ::zmq::context_t& context, size_t number, std::shared_ptr<WakeUp> wake_up,
-                 Worker& worker)
-    : address_(address), settings_(settings), worker_(worker), borrowed_(std::move(wake_up)) {
-  link_ =
-      std::make_unique<DealerLink>(context, settings.worker, address.endpoint, address.public_key,
-                                   settings.keys, settings.connection, settings.faults);
-  monitor_ = std::make_unique<Monitor>(context, link_->raw(), "server" + std::to_string(number));
-  link_->Connect();
-}
+                 ::zmq::context_t& context, std::shared_ptr<WakeUp> wake_up, Worker& worker)
+    : address_(address),
+      settings_(settings),
+      worker_(worker),
+      link_(std::make_unique<DealerLink>(context, settings.worker, address.endpoint,
+                                         address.public_key, settings.keys, settings.connection)),
+      borrowed_(std::move(wake_up)) {}
 
 Status Channel::Error(StatusCode code, const char* what) const {
-  return Status::Error(code, "%s %s", Describe(address_).c_str(), what).WithRank(address_.blame());
+  return Status::Error(code, "%s %s", Describe(address_).c_str(), what).WithRank(address_.member);
 }
 
 Header Channel::HeaderOf(MessageKind kind) const {
@@ -63,7 +64,7 @@ void Channel::Queue(Request* request) {
 // heartbeats. ZeroMQ connects again by itself.
 void Channel::HandleEvents() {
   ConnectionEvent event;
-  while (monitor_->Next(&event)) {
+  while (link_->monitor().Next(&event)) {
     switch (event.kind) {
       case ConnectionEvent::Kind::kAccepted:  // of servers only
       case ConnectionEvent::Kind::kFailed:    // ZeroMQ tries again
@@ -136,7 +137,7 @@ void Channel::Handle(Message& message) {
       if (header.request == 0 || unanswered_.count(header.request) > 0) {
         const Status reason = StatusOf(header, message.body);
         const bool is_its_own = reason.code() == StatusCode::kTimeout && reason.rank() == -1;
-        worker_.Refused(is_its_own ? reason.WithRank(address_.blame()) : reason);
+        worker_.Refused(is_its_own ? reason.WithRank(address_.member) : reason);
       }
       return;
     default:
@@ -280,7 +281,6 @@ void Channel::Close(const Status& farewell) {
     // The connection is beyond farewells.
   }
   link_.reset();
-  monitor_.reset();
 }
 
 }  // namespace engine::zmq_ps

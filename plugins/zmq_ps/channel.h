@@ -20,10 +20,7 @@ namespace engine::zmq_ps {
 struct ServerAddress {
   std::string endpoint;
   std::string public_key;  // empty: plain text
-  int32_t rank = -1;       // that hosts it, or of servers of their own the index
-  bool is_member = false;  // a server of its own
-
-  int32_t blame() const noexcept { return is_member ? ServerId(rank) : rank; }
+  int32_t member = -1;     // the rank that hosts it, or ServerId of one of its own
 };
 
 // "server 1 at tcp://...", "the parameter server of rank 1 at tcp://..."
@@ -40,21 +37,20 @@ struct WorkerSettings {
   // Called once, on the worker's thread, with what others should know of the first failure.
   std::function<void(const Status& farewell)> on_failure;
   ProgressGate* gate = nullptr;  // of the works that are submitted; may be null
-  FaultInjector faults;          // for tests; may be empty
 };
 
 // Of the thread that makes the worker's progress, unless stated otherwise. Tells `worker` what
 // happens.
 class Channel {
  public:
-  // Throws zmq::error_t. `number` tells channels of a context apart.
+  // Throws zmq::error_t.
   Channel(const ServerAddress& address, const WorkerSettings& settings, ::zmq::context_t& context,
-          size_t number, std::shared_ptr<WakeUp> wake_up, Worker& worker);
+          std::shared_ptr<WakeUp> wake_up, Worker& worker);
 
   const ServerAddress& address() const noexcept { return address_; }
   bool welcomed() const noexcept { return welcomed_; }
   void* socket() { return link_->socket(); }
-  void* monitor() { return monitor_->socket(); }
+  void* monitor() { return link_->monitor().socket(); }
 
   // Sends a request by its priority. It keeps its work alive until then.
   void Queue(Request* request);
@@ -91,7 +87,6 @@ class Channel {
   const WorkerSettings& settings_;
   Worker& worker_;
   std::unique_ptr<DealerLink> link_;
-  std::unique_ptr<Monitor> monitor_;
   SendQueue<Request*> requests_;
   BorrowedBuffers borrowed_;
   std::unordered_map<uint64_t, Request*> unanswered_;

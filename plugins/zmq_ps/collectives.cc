@@ -17,10 +17,6 @@ namespace {
 
 constexpr size_t kBlockElements = 4096;
 
-bool Reduces(const SliceSpec& spec) noexcept {
-  return spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
-}
-
 struct Fold {
   SliceSpec spec;
   std::vector<::zmq::message_t> inputs;  // two at least
@@ -108,7 +104,8 @@ std::optional<Status> Collectives::FindLost(Round& round) const {
   for (const uint32_t worker : Missing(round)) {
     const Status* const left = sessions_[worker].left();
     if (!left) continue;
-    const bool alone_has_it = !Reduces(spec) && Contributes(spec, worker) && spec.count > 0;
+    const bool alone_has_it =
+        !Reduces(spec.operation) && Contributes(spec, worker) && spec.count > 0;
     if (!skips_lost_ || alone_has_it) return *left;
     round.arrivals[worker].excused = true;
   }

@@ -122,11 +122,9 @@ void ParameterStore::Advance() {
 }
 
 // Why a pull will never be answered: a run in step does not go on without a rank's push, and none
-// without the values that rank 0 stores.
+// without the values that rank 0 stores. Others do not miss who is lost.
 std::optional<Status> ParameterStore::FindLost(const Header& header) const {
-  const bool goes_on = traits_->mode != UpdateMode::kSync && table_->HasValues(CellOf(header));
-  if (goes_on) return std::nullopt;
-  for (const uint32_t missing : Missing(header)) {
+  for (const uint32_t missing : table_->Missing(header)) {
     if (const Status* const left = sessions_[missing].left()) return *left;
   }
   return std::nullopt;
@@ -154,10 +152,8 @@ void ParameterStore::RankJoined(uint32_t worker) {
   if (table_) table_->Join(worker);
 }
 
-// Nobody's values come before rank 0's.
 std::vector<uint32_t> ParameterStore::Missing(const Header& request) const {
-  if (!table_) return {};
-  return table_->HasValues(CellOf(request)) ? table_->Missing(request) : std::vector<uint32_t>{0};
+  return table_ ? table_->Missing(request) : std::vector<uint32_t>();
 }
 
 }  // namespace engine::zmq_ps

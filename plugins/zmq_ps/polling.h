@@ -40,8 +40,6 @@ class PollSet {
   void Wait(int timeout_ms) noexcept {
     (void)::poll(items_.data(), static_cast<nfds_t>(items_.size()), timeout_ms);
   }
-  // Whether the last wait saw something at the descriptor that was added as number `index`.
-  bool Saw(size_t index) const noexcept { return items_[index].revents != 0; }
 
  private:
   std::vector<pollfd> items_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "socket_link.h"
+#include "tcp_kit/socket.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {
@@ -50,23 +51,18 @@ Rendezvous::Rendezvous(Host& host, const CommunicatorSettings& settings)
   members_.names.resize(static_cast<size_t>(ranks_.world_size + ranks_.servers));
 }
 
-// Loopback where all members are on one host, unless an option says otherwise. An address that
-// other hosts cannot reach is found out here, and not by a timeout of all ranks.
+// A socket of its own finds the address, and closes at once. One that other hosts cannot reach is
+// found out here, and not by a timeout of all ranks.
 Status Rendezvous::ChooseAddress() {
   const bool one_host =
       ranks_.one_host != 0 && (members_serve() || ranks_.local_world_size == ranks_.world_size);
-  if (one_host && settings_.interface.empty() && settings_.hostname.empty()) {
-    address_ = "127.0.0.1";
-  } else {
-    ENGINE_ASSIGN_OR_RETURN(address_, FindAddress(settings_.interface, settings_.hostname));
-  }
-  const bool loopback = IsLoopback("tcp://" + address_ + ":*");
-  encrypted_ = settings_.encrypt || !loopback;
-  if (one_host || !loopback) return {};
-  return Status::Error(StatusCode::kConfig,
-                       "this host's name stands for %s, which other hosts cannot reach: set the "
-                       "option interface or hostname of zmq_ps",
-                       address_.c_str());
+  tcp::Endpoint own;
+  ENGINE_RETURN_IF_ERROR(
+      tcp::Listen(settings_.interface, settings_.hostname, one_host, "zmq_ps", &own).status());
+  const bool is_ipv6 = own.address.find(':') != std::string::npos;
+  address_ = is_ipv6 ? '[' + own.address + ']' : own.address;
+  encrypted_ = settings_.encrypt || !own.loopback;
+  return {};
 }
 
 // Who takes the place of a lost rank does so in the first communicator, whose members have met.
@@ -155,8 +151,7 @@ Result<WorkerSettings> Rendezvous::FindServers() {
     const auto member = static_cast<size_t>(first + index);
     worker.servers.push_back({.endpoint = *endpoints[member],
                               .public_key = encrypted_ ? *keys_[member] : "",
-                              .rank = index,
-                              .is_member = members_serve()});
+                              .member = members_serve() ? ServerId(index) : index});
   }
   return worker;
 }

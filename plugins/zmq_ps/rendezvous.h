@@ -80,8 +80,4 @@ class Rendezvous {
   kit::Values keys_;  // the public ones, by member
 };
 
-// The address to bind to: of an interface, of a name, or of this host's name; numeric, IPv6 in
-// brackets. kConfig when there is none.
-Result<std::string> FindAddress(const std::string& interface, const std::string& hostname);
-
 }  // namespace engine::zmq_ps

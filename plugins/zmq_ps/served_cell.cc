@@ -97,14 +97,11 @@ Status ServedCell::Push(const Header& request, std::span<const int32_t> rows,
   if (sync() && source.pushes.empty()) {
     ENGINE_RETURN_IF_ERROR(CheckAgrees(request.worker, push.step, push.learning_rate));
   }
-  Waiting& waiting = source.pushes.emplace_back();
-  waiting.step = push.step;
-  waiting.learning_rate = push.learning_rate;
-  waiting.weight = push.weight;
-  waiting.gradient.data = std::move(data);
-  waiting.gradient.sparse = push.sparse();
+  ServedGradient& gradient = source.pushes.emplace_back(Waiting{.push = push}).gradient;
+  gradient.data = std::move(data);
+  gradient.sparse = push.sparse();
   const auto first_row = static_cast<int32_t>(push.sparse() ? spec_.slice.offset / spec_.row : 0);
-  for (const int32_t row : rows) waiting.gradient.rows.push_back(row - first_row);
+  for (const int32_t row : rows) gradient.rows.push_back(row - first_row);
   if (!sync()) arrivals_.push_back(request.worker);
   Count(source, push.step);
   source.accepted = push.step;
@@ -116,7 +113,7 @@ Status ServedCell::CheckAgrees(uint32_t worker, uint64_t step, float learning_ra
   const auto other = std::find_if(sources_.begin(), sources_.end(),
                                   [](const Source& source) { return !source.pushes.empty(); });
   if (other == sources_.end()) return {};
-  const Waiting& first = other->pushes.front();
+  const ServedFields& first = other->pushes.front().push;
   const auto first_worker = static_cast<uint32_t>(other - sources_.begin());
   if (step != first.step) {
     return Blame(worker,
@@ -171,9 +168,9 @@ bool ServedCell::due() const noexcept {
 
 // The task belongs to the cell, and is filled anew for each update: nothing is allocated but room
 // for the inputs.
-UpdateTask* ServedCell::Start(uint64_t* copies) {
+UpdateTask* ServedCell::Start() {
   if (!due()) return nullptr;
-  const Status prepared = PrepareArrays(copies);
+  const Status prepared = PrepareArrays();
   if (!prepared.ok()) {
     Fail(prepared);
     return nullptr;
@@ -189,7 +186,7 @@ UpdateTask* ServedCell::Start(uint64_t* copies) {
 
 // An array that an answer still refers to is not changed: the update reads it and writes another
 // version, which becomes the newest when it is done.
-Status ServedCell::PrepareArrays(uint64_t* copies) {
+Status ServedCell::PrepareArrays() {
   const size_t count = spec_.slice.count;
   for (size_t i = 0; i < task_.arrays; ++i) {
     ServedArray& array = arrays_[i];
@@ -199,7 +196,6 @@ Status ServedCell::PrepareArrays(uint64_t* copies) {
                            "no memory for the update of %zu parameters", count);
     }
     task_.from[i] = array.newest();
-    if (task_.from[i] != task_.to[i]) ++*copies;
   }
   return {};
 }
@@ -215,11 +211,11 @@ ServedCell::Waiting ServedCell::Take(uint32_t worker) {
 void ServedCell::TakeOfAll() {
   float weight = 0;
   for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
-    Waiting push = Take(worker);
+    auto [push, gradient] = Take(worker);
     weight += push.weight;
     task_.step = push.step;
     task_.learning_rate = push.learning_rate;
-    task_.inputs.push_back(std::move(push.gradient));
+    task_.inputs.push_back(std::move(gradient));
   }
   task_.gradient_scale = 1 / std::max(weight, 1.0f);
 }
@@ -227,12 +223,12 @@ void ServedCell::TakeOfAll() {
 void ServedCell::TakeOldest() {
   applying_ = arrivals_.front();
   arrivals_.erase(arrivals_.begin());
-  Waiting push = Take(applying_);
+  auto [push, gradient] = Take(applying_);
   applying_step_ = push.step;
   task_.step = std::max(task_.step + 1, push.step);
   task_.learning_rate = push.learning_rate;
   task_.gradient_scale = 1 / std::max(push.weight, 1.0f);
-  task_.inputs.push_back(std::move(push.gradient));
+  task_.inputs.push_back(std::move(gradient));
 }
 
 void ServedCell::Finish() {
@@ -258,7 +254,7 @@ void ServedCell::Updated() {
   for (Source& source : sources_) source.applied = task_.step;
   for (uint32_t worker = 0; worker < sources_.size(); ++worker) {
     if (sources_[worker].pushes.empty()) continue;
-    const Waiting& push = sources_[worker].pushes.front();
+    const ServedFields& push = sources_[worker].pushes.front().push;
     const Status agrees = CheckAgrees(worker, push.step, push.learning_rate);
     if (!agrees.ok()) return Fail(agrees);
   }
@@ -280,8 +276,9 @@ Status ServedCell::Pull(const Header& request, std::span<const int32_t> rows) {
 }
 
 // Who has not pushed what the pull needs, by what was accepted: an update that is due or under way
-// is nobody's fault.
+// is nobody's fault. Nobody's values come before rank 0's.
 std::vector<uint32_t> ServedCell::Missing(const Header& pull) const {
+  if (!stored()) return {0};
   std::vector<uint32_t> missing;
   const uint64_t step = pull.served.step;
   for (uint32_t i = 0; i < sources_.size(); ++i) {

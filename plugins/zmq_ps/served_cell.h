@@ -55,18 +55,16 @@ class ServedCell {
   bool stored() const noexcept { return !arrays_[0].empty(); }
 
   // Start hands out the update that is due, if one is; null also when there is no memory for it,
-  // which fails the cell. *copies: grows by the arrays that the task copies.
+  // which fails the cell.
   bool due() const noexcept;
-  UpdateTask* Start(uint64_t* copies);
+  UpdateTask* Start();
   void Finish();
   // Appends the pulls that can be answered now.
   void Answer(std::vector<PullAnswer>* out);
 
  private:
   struct Waiting {  // a push that no task has taken
-    uint64_t step = 0;
-    float learning_rate = 0;
-    float weight = 0;
+    ServedFields push;
     ServedGradient gradient;
   };
   struct Source {           // one worker
@@ -94,7 +92,7 @@ class ServedCell {
   Waiting Take(uint32_t worker);
   void TakeOfAll();
   void TakeOldest();
-  Status PrepareArrays(uint64_t* copies);
+  Status PrepareArrays();
   void Updated();
   void Fail(const Status& reason);
   bool IsReady(const WaitingPull& pull, uint64_t smallest) const noexcept;

@@ -49,6 +49,7 @@ const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count) 
 }
 
 Status CheckCell(const Header& request, const CellSpec& spec) {
+  if (spec.slice.count == 0) return Wrong(request, "a slice without elements");
   if (const char* const rows = ObjectionToCut(spec)) return Wrong(request, rows);
   const char* const spans = ObjectionToSpans(spec.spans, spec.slice.count);
   return spans ? Wrong(request, spans) : Status();

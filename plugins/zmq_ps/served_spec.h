@@ -42,7 +42,7 @@ const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count);
 // Why `rows` are not ascending numbers in [first, end), or null: so a list is at most as long as
 // there are rows, and a row is added once.
 const char* ObjectionToRows(std::span<const int32_t> rows, int64_t first, int64_t end);
-// Whole rows, and spans that fill them.
+// Elements, whole rows of them, and spans that fill it.
 Status CheckCell(const Header& request, const CellSpec& spec);
 // That `rows` are ascending rows of the cell, and none without ServedFields::sparse.
 Status CheckRows(const Header& request, const CellSpec& cell, std::span<const int32_t> rows);

@@ -109,7 +109,7 @@ Status RunBlocks(const UpdateTask& task) noexcept {
   Scratch scratch;
   const std::vector<ServedSpan>& spans = task.spec->spans;
   const uint64_t count = task.spec->slice.count;
-  SpanCursor cursor{spans.data(), spans.empty() ? 0 : static_cast<size_t>(spans.front().count)};
+  SpanCursor cursor{spans.data(), static_cast<size_t>(spans.front().count)};
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const Block block{begin, std::min(kBlock, count - begin)};
     ENGINE_RETURN_IF_ERROR(Update(task, block, Sum(task, block, scratch), cursor));

@@ -41,11 +41,10 @@ Server::Server(ServerSettings settings)
     sessions_.emplace_back(i, workers, settings_.connection.flow, wake_up_);
   }
   link_ = std::make_unique<RouterLink>(context_, workers, settings_.secret_key, kMaxQueuedMessages,
-                                       settings_.connection, settings_.faults);
-  monitor_ = std::make_unique<Monitor>(context_, link_->raw(), "server");
+                                       settings_.connection);
   endpoint_ = link_->Bind(settings_.endpoint);
   poll_.Add(wake_up_->descriptor());
-  poll_.AddSocket(monitor_->socket());
+  poll_.AddSocket(link_->monitor().socket());
   poll_.AddSocket(link_->socket());
   offload_ = std::make_unique<Offload>(settings_.reduce_threads, [this](Offload::Function done) {
     const std::lock_guard lock(mutex_);
@@ -123,7 +122,6 @@ void Server::Run() noexcept {
     Log(std::string("the parameter server stops: ") + error.what());
   }
   link_.reset();
-  monitor_.reset();
   const std::lock_guard lock(mutex_);
   ended_ = true;
   changed_.notify_all();
@@ -154,7 +152,7 @@ void Server::Step(int timeout_ms) {
     next_check_ = now + std::chrono::milliseconds(kBusyMs);
     CheckTime(now);
   }
-  for (Session& session : sessions_) session.Send(*link_, traffic_);
+  for (Session& session : sessions_) session.Send(*link_);
 }
 
 // A copy of what was ordered, so that nothing runs under the mutex. `failure` and `stop` stay set:
@@ -192,7 +190,7 @@ void Server::RefuseAll(const Status& reason) {
 void Server::HandleEvents() {
   ConnectionEvent event;
   const Clock::time_point now = Clock::now();
-  while (monitor_->Next(&event)) {
+  while (link_->monitor().Next(&event)) {
     bool known = false;
     for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
     if (!known || event.kind >= ConnectionEvent::Kind::kRefused) ++unproven_;
@@ -215,7 +213,6 @@ void Server::Handle(Message& message) {
         Blame(message.peer, "rank %u sent a broken message: %s", message.peer, objection));
   }
   session.Heard(message.descriptor);
-  traffic_.frames_in += message.bytes();
   if (!Admit(session, header)) return;
   switch (header.kind) {
     case MessageKind::kHello:
@@ -262,14 +259,10 @@ void Server::Renew(uint32_t index, uint32_t incarnation) {
 
 void Server::HandlePush(const Header& header, Message& message) {
   Session& session = sessions_[header.worker];
-  if (!session.IsNew(header.request)) {
-    ++traffic_.repeated;
-    return session.Repeat(header.request);
-  }
+  if (!session.IsNew(header.request)) return session.Repeat(header.request);
   PendingRequest& pending = session.Open(header);
   const Status refused = RefusalOf(header, message);
   if (!refused.ok()) return session.Answer(header.request, refused, {});
-  traffic_.payload_in += message.body.size();
   if (IsServed(header.spec.operation)) return parameters_->Handle(pending, message);
   collectives_->Handle(header, std::move(message.body));
 }

@@ -33,7 +33,6 @@ struct ServerSettings {
   ConnectionSettings connection;
   std::function<void(std::string_view line)> log;  // what a person should know; any thread; may be
                                                    // empty
-  FaultInjector faults;                            // for tests; may be empty
 
   // Whether the others go on when a rank is lost.
   bool allows_losses() const noexcept { return update && update->mode != UpdateMode::kSync; }
@@ -48,7 +47,6 @@ class Server {
 
   // "tcp://127.0.0.1:41234". [any-thread]
   const std::string& endpoint() const noexcept { return endpoint_; }
-  const Traffic& traffic() const noexcept { return traffic_; }  // [any-thread]
 
   // Keeps parameters from now on; what came before waits for it. `optimizer` is used until Stop
   // returns. At most once; of no effect without ServerSettings::update. [any-thread]
@@ -95,7 +93,6 @@ class Server {
   const ServerSettings settings_;
   std::string endpoint_;
   const std::shared_ptr<WakeUp> wake_up_ = std::make_shared<WakeUp>();
-  Traffic traffic_;
 
   std::mutex mutex_;
   Orders orders_;  // these guarded by mutex_
@@ -108,7 +105,6 @@ class Server {
 
   // Of the loop's thread.
   std::unique_ptr<RouterLink> link_;
-  std::unique_ptr<Monitor> monitor_;
   PollSet poll_;
   std::vector<Session> sessions_;  // by rank
   Status failure_;

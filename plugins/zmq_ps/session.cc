@@ -160,42 +160,35 @@ Header Session::HeaderOf(MessageKind kind) const {
 }
 
 // What does not go is tried again at the next step.
-bool Session::SendMessage(RouterLink& link, Message& message, Traffic& traffic) {
-  const size_t bytes = message.bytes();
-  if (!link.Send(message)) return false;
-  traffic.frames_out += bytes;
-  return true;
-}
-
-bool Session::SendControl(RouterLink& link, Traffic& traffic) {
+bool Session::SendControl(RouterLink& link) {
   if (refusal_due_) {
     Message refusal = Compose(HeaderOf(MessageKind::kRefusal), *refusal_due_);
-    if (!SendMessage(link, refusal, traffic)) return false;
+    if (!link.Send(refusal)) return false;
     refusal_due_.reset();
   }
   if (!welcome_due_) return true;
   Header header = HeaderOf(MessageKind::kWelcome);
   header.round = *welcome_due_;
   Message welcome{.peer = worker_, .header = Encode(header)};
-  if (!SendMessage(link, welcome, traffic)) return false;
+  if (!link.Send(welcome)) return false;
   welcome_due_.reset();
   return true;
 }
 
 // libzmq holds only so many messages with tensor bytes for a rank: what waits here goes by
 // priority, and what libzmq holds is beyond it.
-void Session::Send(RouterLink& link, Traffic& traffic) {
-  if (!SendControl(link, traffic)) return;
+void Session::Send(RouterLink& link) {
+  if (!SendControl(link)) return;
   for (; !answers_.empty(); answers_.Pop()) {
     PendingRequest* const pending = Find(answers_.top());
     if (!pending) continue;
     const bool has_room = pending->IsReceipt() || borrowed_->HasRoom(ahead_of_link_);
-    if (!has_room || !SendAnswer(*pending, link, traffic)) return;
+    if (!has_room || !SendAnswer(*pending, link)) return;
   }
 }
 
 // The answer stays pending until it is acknowledged: this message may be lost with the connection.
-bool Session::SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& traffic) {
+bool Session::SendAnswer(PendingRequest& pending, RouterLink& link) {
   Header header = pending.header;
   header.kind = MessageKind::kAnswer;
   Message message{.peer = worker_};
@@ -206,8 +199,7 @@ bool Session::SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& tra
     header.kind = MessageKind::kRefusal;
     message = Compose(header, pending.refusal);
   }
-  if (!SendMessage(link, message, traffic)) return false;
-  traffic.payload_out += pending.body.size();
+  if (!link.Send(message)) return false;
   pending.queued = false;
   pending.sent = true;
   return true;

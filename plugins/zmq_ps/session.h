@@ -1,7 +1,6 @@
 // One rank, as a server sees it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,11 +14,6 @@
 #include "wire.h"
 
 namespace engine::zmq_ps {
-
-// Of tensor bytes, of new requests and of all answers, and of frames as a whole.
-struct Traffic {
-  std::atomic<uint64_t> payload_in{0}, payload_out{0}, frames_in{0}, frames_out{0}, repeated{0};
-};
 
 // A request, from its arrival until its answer is acknowledged.
 struct PendingRequest {
@@ -83,12 +77,11 @@ class Session {
   void Renew(uint32_t incarnation);
 
   // Sends what there is room for.
-  void Send(RouterLink& link, Traffic& traffic);
+  void Send(RouterLink& link);
 
  private:
-  static bool SendMessage(RouterLink& link, Message& message, Traffic& traffic);
-  bool SendControl(RouterLink& link, Traffic& traffic);
-  bool SendAnswer(PendingRequest& pending, RouterLink& link, Traffic& traffic);
+  bool SendControl(RouterLink& link);
+  bool SendAnswer(PendingRequest& pending, RouterLink& link);
   void Queue(PendingRequest& pending);
   Header HeaderOf(MessageKind kind) const;
 

@@ -74,9 +74,10 @@ void SendFrames(::zmq::socket_t& socket, Message& message) {
 
 }  // namespace
 
-Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket, const std::string& name)
-    : socket_(context, ZMQ_PAIR) {
-  const std::string endpoint = "inproc://" + name;
+// The address of the socket tells monitors of a context apart.
+Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket) : socket_(context, ZMQ_PAIR) {
+  const std::string endpoint =
+      "inproc://" + std::to_string(reinterpret_cast<uintptr_t>(socket.handle()));
   const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
@@ -97,29 +98,19 @@ bool Monitor::Next(ConnectionEvent* out) {
   int32_t value = 0;
   std::memcpy(&id, event.data(), sizeof(id));
   std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof(id), sizeof(value));
-  switch (id) {
-    case ZMQ_EVENT_ACCEPTED:
-      *out = {ConnectionEvent::Kind::kAccepted, value};
-      return true;
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-      *out = {ConnectionEvent::Kind::kUp, -1};  // its value is no descriptor
-      return true;
-    case ZMQ_EVENT_DISCONNECTED:
-      *out = {ConnectionEvent::Kind::kDown, value};
-      return true;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-      *out = {ConnectionEvent::Kind::kRefused, -1};
-      return true;
-    default:
-      *out = {ConnectionEvent::Kind::kFailed, -1};
-      return true;
-  }
+  using Kind = ConnectionEvent::Kind;
+  *out = {id == ZMQ_EVENT_ACCEPTED                ? Kind::kAccepted
+          : id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED   ? Kind::kUp
+          : id == ZMQ_EVENT_DISCONNECTED          ? Kind::kDown
+          : id == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? Kind::kRefused
+                                                  : Kind::kFailed,
+          value};
+  return true;
 }
 
 // Frames of unknown peers are bounded by maxmsgsize before ZeroMQ takes memory for them.
-Link::Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings,
-           FaultInjector faults)
-    : socket_(context, type), faults_(std::move(faults)) {
+Link::Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings)
+    : socket_(context, type), faults_(settings.faults), monitor_(context, socket_) {
   const int timeout_ms = settings.heartbeat.timeout_ms;
   socket_.set(::zmq::sockopt::linger, kLingerMs);
   socket_.set(::zmq::sockopt::maxmsgsize, std::max(static_cast<int64_t>(settings.flow.slice_bytes),
@@ -138,8 +129,8 @@ Link::Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionS
 
 DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
                        const std::string& server_key, const KeyPair& own,
-                       const ConnectionSettings& settings, FaultInjector faults)
-    : Link(context, ::zmq::socket_type::dealer, settings, std::move(faults)), endpoint_(endpoint) {
+                       const ConnectionSettings& settings)
+    : Link(context, ::zmq::socket_type::dealer, settings) {
   socket_.set(::zmq::sockopt::sndhwm, FlowSettings::kMostAhead);
   socket_.set(::zmq::sockopt::immediate, true);
   socket_.set(::zmq::sockopt::reconnect_ivl, kReconnectMs);
@@ -154,6 +145,7 @@ DealerLink::DealerLink(::zmq::context_t& context, uint32_t worker, const std::st
     socket_.set(::zmq::sockopt::curve_publickey, own.public_key);
     socket_.set(::zmq::sockopt::curve_secretkey, own.secret_key);
   }
+  socket_.connect(endpoint);
 }
 
 bool DealerLink::Writable() {
@@ -174,8 +166,8 @@ bool DealerLink::Receive(Message* out) {
 }
 
 RouterLink::RouterLink(::zmq::context_t& context, uint32_t workers, const std::string& secret_key,
-                       int window, const ConnectionSettings& settings, FaultInjector faults)
-    : Link(context, ::zmq::socket_type::router, settings, std::move(faults)), workers_(workers) {
+                       int window, const ConnectionSettings& settings)
+    : Link(context, ::zmq::socket_type::router, settings), workers_(workers) {
   socket_.set(::zmq::sockopt::sndhwm, window);
   socket_.set(::zmq::sockopt::router_mandatory, true);
   socket_.set(::zmq::sockopt::backlog, kBacklog);

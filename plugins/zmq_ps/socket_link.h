@@ -28,6 +28,7 @@ struct ConnectionSettings {
   Heartbeat heartbeat;
   int64_t lost_after_ms = 1000;  // for which a peer may be without a connection
   int io_threads = 1;            // of ZeroMQ
+  FaultInjector faults;          // for tests; may be empty
 };
 
 // What a socket's monitor reports.
@@ -40,7 +41,7 @@ struct ConnectionEvent {
 // The events of one socket; polled beside it, used by the same thread.
 class Monitor {
  public:
-  Monitor(::zmq::context_t& context, ::zmq::socket_t& socket, const std::string& name);
+  Monitor(::zmq::context_t& context, ::zmq::socket_t& socket);
   void* socket() { return socket_.handle(); }
   // False when there is none now.
   bool Next(ConnectionEvent* out);
@@ -54,12 +55,14 @@ class Link {
  public:
   // The socket to poll.
   void* socket() { return socket_.handle(); }
-  ::zmq::socket_t& raw() { return socket_; }
+  // Of all its connections.
+  Monitor& monitor() { return monitor_; }
 
  protected:
   // Throws zmq::error_t.
-  Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings,
-       FaultInjector faults);
+  Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionSettings& settings);
+  // Before the monitor closes: a socket whose events nobody takes blocks its I/O thread.
+  ~Link() { socket_.close(); }
   SendFault FaultOf(const Message* message) const {
     return faults_ ? faults_(message) : SendFault::kNone;
   }
@@ -68,18 +71,17 @@ class Link {
 
  private:
   const FaultInjector faults_;
+  Monitor monitor_;
 };
 
 // From a rank to one server.
 class DealerLink final : public Link {
  public:
-  // `server_key` is empty for plain text: `own` is the password then. Throws zmq::error_t.
+  // Connects. `server_key` is empty for plain text: `own` is the password then. Throws
+  // zmq::error_t.
   DealerLink(::zmq::context_t& context, uint32_t worker, const std::string& endpoint,
-             const std::string& server_key, const KeyPair& own, const ConnectionSettings& settings,
-             FaultInjector faults);
+             const std::string& server_key, const KeyPair& own, const ConnectionSettings& settings);
 
-  // Connects; after the monitor is attached, so that no event is missed.
-  void Connect() { socket_.connect(endpoint_); }
   // Whether Send may succeed now, for all a link knows.
   bool Writable();
   // Takes the frames, or leaves them alone and returns false: there is no room or no connection
@@ -87,9 +89,6 @@ class DealerLink final : public Link {
   bool Send(Message& message);
   // False when there is nothing now.
   bool Receive(Message* out);
-
- private:
-  const std::string endpoint_;
 };
 
 // From a server to all its ranks.
@@ -98,7 +97,7 @@ class RouterLink final : public Link {
   // `secret_key` is empty for plain text. The context has an Authenticator. At most `window`
   // messages wait per rank. Throws zmq::error_t.
   RouterLink(::zmq::context_t& context, uint32_t workers, const std::string& secret_key, int window,
-             const ConnectionSettings& settings, FaultInjector faults);
+             const ConnectionSettings& settings);
 
   // Binds to "tcp://address:port" or "tcp://address:*"; the endpoint with the port that it got.
   std::string Bind(const std::string& endpoint);

@@ -100,7 +100,7 @@ Status Table::Pull(const Header& request, std::span<const int32_t> rows) {
 
 std::vector<uint32_t> Table::Missing(const Header& pull) const {
   const Result<ServedCell*> cell = Find(pull);
-  return cell.ok() ? (*cell)->Missing(pull) : std::vector<uint32_t>();
+  return cell.ok() ? (*cell)->Missing(pull) : std::vector<uint32_t>{0};
 }
 
 void Table::Schedule(ServedCell& cell) {
@@ -113,7 +113,7 @@ UpdateTask* Table::NextWork() {
   while (!due_.empty()) {
     ServedCell* const cell = due_.front();
     due_.pop_front();
-    if (UpdateTask* const task = cell->Start(&counters_.copies)) return task;
+    if (UpdateTask* const task = cell->Start()) return task;
     cell->Answer(&ready_);
   }
   return nullptr;
@@ -121,15 +121,9 @@ UpdateTask* Table::NextWork() {
 
 void Table::Finished(UpdateTask* task) {
   ServedCell& cell = *task->cell;
-  ++counters_.updates;
   cell.Finish();
   cell.Answer(&ready_);
   Schedule(cell);
-}
-
-bool Table::HasValues(const CellId& id) const {
-  const auto found = cells_.find(id);
-  return found != cells_.end() && found->second->stored();
 }
 
 void Table::TakeReady(std::vector<PullAnswer>* out) {
@@ -152,14 +146,6 @@ void Table::SetPresence(uint32_t worker, ServedCell::Presence presence) {
     cell->SetPresence(worker, presence);
     cell->Answer(&ready_);
   }
-}
-
-void Table::Lose(uint32_t worker) {
-  SetPresence(worker, ServedCell::Presence::kLost);
-}
-
-void Table::Join(uint32_t worker) {
-  SetPresence(worker, ServedCell::Presence::kJoined);
 }
 
 }  // namespace engine::zmq_ps

@@ -46,10 +46,9 @@ class Table {
 
   // Answered by TakeReady, in general later.
   Status Pull(const Header& request, std::span<const int32_t> rows);
-  // The workers whose pushes a pull waits for; empty when it waits for values or for a task.
+  // The workers whose pushes a pull waits for, rank 0 while nothing is stored; empty when it waits
+  // for a task.
   std::vector<uint32_t> Missing(const Header& pull) const;
-
-  bool HasValues(const CellId& id) const;
 
   // The next update that can run now, or null.
   UpdateTask* NextWork();
@@ -66,16 +65,10 @@ class Table {
   // The worker is gone, or left. Its pulls are forgotten, and answers that were not taken; its
   // pushes are applied. kBounded: others do not wait for it any longer. kSync: an update still
   // needs it.
-  void Lose(uint32_t worker);
+  void Lose(uint32_t worker) { SetPresence(worker, ServedCell::Presence::kLost); }
   // Another one takes its place. kBounded: others wait for it from its first push on, and count its
   // steps from the smallest clock of theirs (see ServedCell).
-  void Join(uint32_t worker);
-
-  struct Counters {
-    uint64_t updates = 0;
-    uint64_t copies = 0;  // arrays that were copied because an answer was not sent yet
-  };
-  const Counters& counters() const noexcept { return counters_; }
+  void Join(uint32_t worker) { SetPresence(worker, ServedCell::Presence::kJoined); }
 
  private:
   // The cell, or why there is none.
@@ -89,7 +82,6 @@ class Table {
   std::vector<ServedCell::Presence> presence_;  // by worker
   std::deque<ServedCell*> due_;
   std::vector<PullAnswer> ready_;
-  Counters counters_;
 };
 
 }  // namespace engine::zmq_ps

@@ -17,6 +17,11 @@ namespace {
 
 constexpr uint32_t kMaxIncarnation = 1u << 20;
 
+// Whether one rank has what the others want.
+constexpr bool PassesOn(Operation operation) noexcept {
+  return operation == Operation::kAllGather || operation == Operation::kBroadcast;
+}
+
 // An offset that the count could overflow is refused first: the sum is below 2^53.
 const char* CheckSlice(const Header& header) noexcept {
   const SliceSpec& spec = header.spec;
@@ -88,40 +93,21 @@ const char* Decode(const ::zmq::message_t& frame, Header* out) {
 }
 
 bool Contributes(const SliceSpec& spec, uint32_t worker) noexcept {
-  switch (spec.operation) {
-    case Operation::kAllReduce:
-    case Operation::kReduceScatter:
-      return true;
-    case Operation::kAllGather:
-    case Operation::kBroadcast:
-      return worker == spec.owner;
-    default:
-      return false;
-  }
+  return Reduces(spec.operation) || (PassesOn(spec.operation) && worker == spec.owner);
 }
 
-// The opposite of Contributes where one rank has what the others want.
 bool Receives(const SliceSpec& spec, uint32_t worker) noexcept {
-  switch (spec.operation) {
-    case Operation::kAllReduce:
-      return true;
-    case Operation::kReduceScatter:
-      return worker == spec.owner;
-    case Operation::kAllGather:
-    case Operation::kBroadcast:
-      return worker != spec.owner;
-    default:
-      return false;
-  }
+  if (PassesOn(spec.operation)) return worker != spec.owner;
+  return spec.operation == Operation::kAllReduce ||
+         (spec.operation == Operation::kReduceScatter && worker == spec.owner);
 }
 
 Text Describe(const Header& request) noexcept {
   const SliceSpec& spec = request.spec;
   constexpr const char* kReductions[] = {"sum, ", "max, ", "min, "};
   const char* const kind = Name(spec.operation);
-  const bool reduces =
-      spec.operation == Operation::kAllReduce || spec.operation == Operation::kReduceScatter;
-  const char* const reduction = reduces ? kReductions[static_cast<int>(spec.reduction)] : "";
+  const char* const reduction =
+      Reduces(spec.operation) ? kReductions[static_cast<int>(spec.reduction)] : "";
   if (spec.operation == Operation::kBarrier || spec.operation == Operation::kLastStep) {
     return kit::Format("%s (sequence %" PRIu64 ")", kind, request.sequence);
   }

@@ -60,6 +60,9 @@ constexpr size_t kMaxListBytes = 4096;  // of acknowledgements, and of a status'
 constexpr Operation OperationOf(TransferKind kind) noexcept {
   return static_cast<Operation>(kind);
 }
+constexpr bool Reduces(Operation operation) noexcept {
+  return operation <= Operation::kReduceScatter;
+}
 // Whether servers keep what it is about: its requests are matched with those of no other rank.
 constexpr bool IsServed(Operation operation) noexcept {
   return operation >= Operation::kPush;
@@ -125,8 +128,6 @@ struct Message {
   ::zmq::message_t header;
   ::zmq::message_t body;
   ::zmq::message_t rows;
-
-  size_t bytes() const noexcept { return header.size() + body.size() + rows.size(); }
 };
 
 ::zmq::message_t Encode(const Header& header);

@@ -24,8 +24,6 @@ constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
 constexpr int kAckMs = 2;  // with acknowledgements that are not due yet
 constexpr auto kCallerReturns = std::chrono::microseconds(1000);
-// Closed sockets let go of memory within their linger time.
-constexpr auto kMemoryTimeout = std::chrono::seconds(3);
 // For which a server that was asked who is missing may be silent, and then asked again.
 constexpr auto kProbeTime = std::chrono::milliseconds(1000);
 // For which the news that a rank is lost waits for its root cause.
@@ -42,8 +40,7 @@ Worker::Worker(WorkerSettings settings)
       context_(settings_.connection.io_threads) {
   thread_poll_.Add(wake_up_->descriptor());
   for (const ServerAddress& address : settings_.servers) {
-    channels_.push_back(
-        std::make_unique<Channel>(address, settings_, context_, channels_.size(), wake_up_, *this));
+    channels_.push_back(std::make_unique<Channel>(address, settings_, context_, wake_up_, *this));
     thread_poll_.AddSocket(channels_.back()->socket());
     thread_poll_.AddSocket(channels_.back()->monitor());
   }
@@ -86,7 +83,7 @@ Status Worker::MissingServer() const {
     return Status::Error(StatusCode::kRendezvous,
                          "%s did not answer in time: check that this host can reach it",
                          Describe(channel->address()).c_str())
-        .WithRank(channel->address().blame());
+        .WithRank(channel->address().member);
   }
   return reason_;
 }
@@ -117,13 +114,11 @@ Status Worker::Submit(TransferWork* work) noexcept {
 // sees to. The thread waits at most kIdleMs even if no signal comes from the caller that leaves.
 void Worker::MakeProgress(const TransferWork& work, Clock::time_point deadline) noexcept {
   if (caller_.exchange(true)) return;
-  bool events = false;
   while (!work.terminal() && !failed() && Clock::now() < deadline) {
-    const int wait_ms = RunStep(events, true);
+    const int wait_ms = RunStep(true);
     if (wait_ms == 0 || work.terminal()) continue;
     caller_poll_.Wait(static_cast<int>(
         std::min<int64_t>(wait_ms, std::max<int64_t>(kit::MillisecondsUntil(deadline), 1))));
-    events = SawEvents(caller_poll_);
   }
   const std::lock_guard lock(mutex_);
   caller_.store(false);
@@ -181,16 +176,13 @@ void Worker::Welcomed(uint64_t last_round) {
 }
 
 void Worker::Loop() noexcept {
-  bool events = false;
   while (!failed()) {
     if (caller_) {
       WaitForCaller();
       continue;
     }
-    const int wait_ms = RunStep(events, false);
+    const int wait_ms = RunStep(false);
     if (wait_ms > 0) thread_poll_.Wait(wait_ms);
-    // What the sockets have to say now may be for a caller: it looks itself.
-    events = wait_ms > 0 && SawEvents(thread_poll_);
   }
   FailAll();
 }
@@ -208,14 +200,14 @@ void Worker::WaitForCaller() {
 
 // Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any
 // other reason, and FailAll ends what is under way.
-int Worker::RunStep(bool events, bool is_caller) {
+int Worker::RunStep(bool is_caller) {
   Outcome outcome;
   {
     const std::lock_guard progress(progress_);
     // What the thread does after a caller has begun might end the caller's work while it waits.
     if (failed() || (caller_ && !is_caller)) return 0;
     try {
-      outcome = Step(events);
+      outcome = Step();
     } catch (const std::exception& error) {
       Fail(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
                          error.what())
@@ -228,14 +220,14 @@ int Worker::RunStep(bool events, bool is_caller) {
 
 // The order matters little, but for TakeUnused at the end: what the channels finished in this step
 // is completed with it. A signal that comes after Clear wakes the next wait.
-Worker::Outcome Worker::Step(bool events) {
+Worker::Outcome Worker::Step() {
   wake_up_->Clear();
   TakeInbox();
   bool is_ready = false, has_acks = false;
   const Clock::time_point now = Clock::now();
   const bool check = now >= next_check_;
   for (const auto& channel : channels_) {
-    if (events || check) channel->HandleEvents();
+    channel->HandleEvents();
     channel->Receive();
     channel->Send(/*all_acknowledgements=*/false);
     is_ready = channel->IsReady() || is_ready;
@@ -248,14 +240,6 @@ Worker::Outcome Worker::Step(bool events) {
   kit::PooledWork* const finished = TakeUnused();
   const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
   return {.wait_ms = is_ready ? 0 : has_acks ? kAckMs : idle_ms, .finished = finished};
-}
-
-// The descriptors of a poll set: of signals, and then of each server's socket and its monitor.
-bool Worker::SawEvents(const PollSet& poll) const {
-  for (size_t i = 0; i < settings_.servers.size(); ++i) {
-    if (poll.Saw(2 + 2 * i)) return true;
-  }
-  return false;
 }
 
 void Worker::TakeInbox() {
@@ -333,7 +317,7 @@ void Worker::CheckTime(Clock::time_point now) {
     const ServerAddress& address = channel->address();
     return Fail(Status::Error(StatusCode::kTimeout, "%s does not answer, and nothing moves: %s",
                               Describe(address).c_str(), what.c_str())
-                    .WithRank(address.blame()));
+                    .WithRank(address.member));
   }
   if (!refusal_.ok()) return Fail(refusal_);
   if (late && probing_) moves_.fetch_add(1, std::memory_order_relaxed);
@@ -342,8 +326,8 @@ void Worker::CheckTime(Clock::time_point now) {
 }
 
 // No step runs any more: the thread has left its loop, and callers leave theirs when failed() is
-// set. Closing the sockets makes libzmq give back memory, on its own threads, and only then works
-// end.
+// set. Closed sockets keep memory for their linger time at most, and only then the works end that it
+// is of.
 void Worker::FailAll() {
   Status farewell, leave;
   {
@@ -360,21 +344,15 @@ void Worker::FailAll() {
     }
   }
   if (settings_.on_failure) settings_.on_failure(farewell);
-  const Clock::time_point deadline = Clock::now() + kMemoryTimeout;
-  bool all = false;
-  while (!all && Clock::now() < deadline) {
-    kit::PooledWork* unused = nullptr;
-    {
-      const std::lock_guard progress(progress_);
-      unused = TakeUnused();
-      all = active_.empty();
-    }
+  const auto complete_unused = [this] {
+    std::unique_lock progress(progress_);
+    kit::PooledWork* const unused = TakeUnused();
+    progress.unlock();
     Complete(unused);
-    if (all) break;
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(kBusyMs), [&] { return unused_ != nullptr; });
-  }
-  ENGINE_CHECK(all, "transfers are still in the hands of libzmq");
+  };
+  complete_unused();
+  context_.close();  // when it returns libzmq's threads have ended, and with them all use of memory
+  complete_unused();
 }
 
 void Worker::EndUse(TransferWork* work) noexcept {
@@ -384,7 +362,6 @@ void Worker::EndUse(TransferWork* work) noexcept {
   work->next = unused_;
   unused_ = work;
   wake_up_->Signal();
-  changed_.notify_all();
 }
 
 // A list by kit::PooledWork::next; a work is in one list at most.

@@ -64,15 +64,14 @@ class Worker final : public WireProgress {
 
   void Loop() noexcept;
   void WaitForCaller();
-  // What there is to do without waiting, with progress_; `events`: also look at connections.
+  // What there is to do without waiting, with progress_.
   struct Outcome {
     int wait_ms = 0;                      // until the next one; 0: at once
     kit::PooledWork* finished = nullptr;  // a list, to be completed without progress_
   };
-  Outcome Step(bool events);
+  Outcome Step();
   // Step by one of several threads, with what goes with it. Returns how long to wait then.
-  int RunStep(bool events, bool is_caller);
-  bool SawEvents(const PollSet& poll) const;
+  int RunStep(bool is_caller);
   void TakeInbox();
   void Begin(TransferWork* work);
   void CheckTime(Clock::time_point now);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -17,6 +18,7 @@
 
 #include "engine/communicator.h"
 #include "engine/host.h"
+#include "kit/deadline.h"
 #include "kit/describe.h"
 #include "kit/reduce.h"
 
@@ -28,7 +30,7 @@ class HubWork : public Work {
     const std::lock_guard lock(mutex_);
     return state_;
   }
-  int64_t started_ns() const noexcept override { return 0; }
+  int64_t started_ns() const noexcept override { return started_ns_; }
   Status WaitHost(int64_t timeout_ms) noexcept override {
     std::unique_lock lock(mutex_);
     const bool ended = ended_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
@@ -46,6 +48,8 @@ class HubWork : public Work {
   }
   void Release() noexcept override {}
 
+  // The first byte leaves. Before End.
+  void MarkStarted() { started_ns_ = kit::MonotonicNs(); }
   void End(const Status& status) {
     std::unique_lock lock(mutex_);
     if (state_ != WorkState::kPending) return;
@@ -62,6 +66,7 @@ class HubWork : public Work {
   std::condition_variable ended_;
   WorkState state_ = WorkState::kPending;
   Status status_;
+  std::atomic<int64_t> started_ns_{0};
   void (*callback_)(void*) = nullptr;
   void* context_ = nullptr;
 };

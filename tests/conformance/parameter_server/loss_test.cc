@@ -213,7 +213,7 @@ TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
   ASSERT_TRUE(members.Start(buckets));
   for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, buckets, 1));
   std::vector<float> value;
-  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, nullptr, 300));
+  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, 300));
   EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
   EXPECT_EQ(status.rank(), 1) << status.message();
   const Transfer push{.kind = TransferKind::kPush,
@@ -362,15 +362,16 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
   EXPECT_EQ(ServerOfId(lost.rank()), last) << lost.message();
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf(UpdateMode::kBounded)),
+INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf({UpdateMode::kBounded})),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesThatOutliveRanks()),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesOf(kAsyncModes, 1)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(AsyncCases()), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf(UpdateMode::kSync)),
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(CasesOf(kAsyncModes)),
                          NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(AllServedCases()), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesWithServers()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf({UpdateMode::kSync})),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesOf(kAllModes, 1)), NameOfCase);
 
 }  // namespace
 }  // namespace engine::test

@@ -19,8 +19,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr UpdateMode kModes[] = {UpdateMode::kSync, UpdateMode::kBounded, UpdateMode::kAsync};
-
 struct Arguments {
   std::string plugin = ENGINE_TEST_PLUGIN_DIR "/libengine_zmq_ps.so";
   Words options;
@@ -56,7 +54,7 @@ std::string NameOf(const std::string& library, UpdateMode mode, int servers) {
 
 std::vector<ServedCase> CasesOfArguments(Arguments arguments) {
   if (arguments.modes.empty()) {
-    for (const UpdateMode mode : kModes) {
+    for (const UpdateMode mode : kAllModes) {
       arguments.modes[mode] = {std::string("update=") + Name(mode)};
     }
     arguments.modes[UpdateMode::kBounded].push_back("staleness=2");
@@ -78,7 +76,7 @@ int Main(int argc, char** argv) {
   app.add_option("--options", arguments.options, "of every mode")->delimiter(',');
   app.add_option("--servers", arguments.servers, "of their own")->delimiter(',');
   std::map<UpdateMode, Words> modes;
-  for (const UpdateMode mode : kModes) {
+  for (const UpdateMode mode : kAllModes) {
     app.add_option(std::string("--") + Name(mode), modes[mode], "what chooses it")->delimiter(',');
   }
   auto* const plugin = app.add_option("--plugin", arguments.plugin, "the library");

@@ -142,39 +142,42 @@ Status Members::Begin(int rank, uint64_t step, float learning_rate, float weight
   return client(rank).BeginStep({.step = step, .learning_rate = learning_rate, .weight = weight});
 }
 
-Work* Members::Submit(int rank, TransferKind kind, const TestBucket& bucket, const float* send,
-                      float* recv, const std::vector<int32_t>* rows, int64_t timeout_ms) {
-  Work* work = nullptr;
-  const Transfer transfer{.kind = kind,
-                          .send = send,
-                          .recv = recv,
-                          .count = bucket.count(),
-                          .key = bucket.key,
-                          .timeout_ms = timeout_ms};
+Transfer Members::TransferOf(int rank, const TestBucket& bucket, const float* send, float* recv,
+                             const std::vector<int32_t>* rows, int64_t timeout_ms) {
   if (rows != nullptr) client(rank).SelectRows(bucket.key, *rows);
+  return {.kind = send != nullptr ? TransferKind::kPush : TransferKind::kPull,
+          .send = send,
+          .recv = recv,
+          .count = bucket.count(),
+          .key = bucket.key,
+          .timeout_ms = timeout_ms};
+}
+
+Work* Members::Submit(int rank, const Transfer& transfer) {
+  Work* work = nullptr;
   EXPECT_OK(communicator(rank).Submit(transfer, &work));
   return work;
 }
 
-Work* Members::SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
-                          const std::vector<int32_t>* rows) {
-  return Submit(rank, TransferKind::kPush, bucket, gradient.data(), nullptr, rows, kTimeoutMs);
+Work* Members::SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient) {
+  return Submit(rank, TransferOf(rank, bucket, gradient.data(), nullptr));
 }
 
 Work* Members::SubmitPull(int rank, const TestBucket& bucket, std::vector<float>* value,
-                          const std::vector<int32_t>* rows, int64_t timeout_ms) {
+                          int64_t timeout_ms) {
   value->resize(static_cast<size_t>(bucket.count()));
-  return Submit(rank, TransferKind::kPull, bucket, nullptr, value->data(), rows, timeout_ms);
+  return Submit(rank, TransferOf(rank, bucket, nullptr, value->data(), nullptr, timeout_ms));
 }
 
 Status Members::Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
                      const std::vector<int32_t>* rows) {
-  return Finish(SubmitPush(rank, bucket, gradient, rows));
+  return TryTransfer(communicator(rank), TransferOf(rank, bucket, gradient.data(), nullptr, rows));
 }
 
 Status Members::Pull(int rank, const TestBucket& bucket, std::vector<float>* value,
                      const std::vector<int32_t>* rows) {
-  return Finish(SubmitPull(rank, bucket, value, rows));
+  value->resize(static_cast<size_t>(bucket.count()));
+  return TryTransfer(communicator(rank), TransferOf(rank, bucket, nullptr, value->data(), rows));
 }
 
 Status Members::Load(int rank, const TestBucket& bucket, int32_t state, std::vector<float>* data,

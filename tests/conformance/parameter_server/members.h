@@ -52,11 +52,10 @@ class Members {
   // Begins a step for one rank.
   Status Begin(int rank, uint64_t step, float learning_rate = 0.125f, float weight = 1);
   // Submits; null and a failure when that is refused.
-  Work* SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
-                   const std::vector<int32_t>* rows = nullptr);
+  Work* SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient);
   Work* SubmitPull(int rank, const TestBucket& bucket, std::vector<float>* value,
-                   const std::vector<int32_t>* rows = nullptr, int64_t timeout_ms = kTimeoutMs);
-  // ... and waits.
+                   int64_t timeout_ms = kTimeoutMs);
+  // Submits and waits; the error of either.
   Status Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
               const std::vector<int32_t>* rows = nullptr);
   Status Pull(int rank, const TestBucket& bucket, std::vector<float>* value,
@@ -81,8 +80,10 @@ class Members {
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   ::testing::AssertionResult OnAll(const std::function<Status(int rank)>& body);
   Status MakeRank(int rank);
-  Work* Submit(int rank, TransferKind kind, const TestBucket& bucket, const float* send,
-               float* recv, const std::vector<int32_t>* rows, int64_t timeout_ms);
+  // Of what is sent or received, submitted next.
+  Transfer TransferOf(int rank, const TestBucket& bucket, const float* send, float* recv,
+                      const std::vector<int32_t>* rows = nullptr, int64_t timeout_ms = kTimeoutMs);
+  Work* Submit(int rank, const Transfer& transfer);
   void StartServer(int index, std::promise<Status>* made);
 
   const OptimizerChoice choice_;

@@ -1,5 +1,7 @@
 #include "tests/conformance/parameter_server/served_world.h"
 
+#include <algorithm>
+
 namespace engine::test {
 namespace {
 
@@ -8,41 +10,19 @@ std::vector<ServedCase>& Cases() {
   return cases;
 }
 
-template <typename Predicate>
-std::vector<ServedCase> CasesWhere(Predicate predicate) {
-  std::vector<ServedCase> found;
-  for (const ServedCase& served : Cases()) {
-    if (predicate(served)) found.push_back(served);
-  }
-  return found;
-}
-
 }  // namespace
 
 void SetCases(std::vector<ServedCase> cases) {
   Cases() = std::move(cases);
 }
 
-std::vector<ServedCase> AllServedCases() {
-  return Cases();
-}
-
-std::vector<ServedCase> CasesOf(UpdateMode mode) {
-  return CasesWhere([mode](const ServedCase& served) { return served.mode == mode; });
-}
-
-std::vector<ServedCase> AsyncCases() {
-  return CasesWhere([](const ServedCase& served) { return served.mode != UpdateMode::kSync; });
-}
-
-std::vector<ServedCase> CasesWithServers() {
-  return CasesWhere([](const ServedCase& served) { return served.servers > 0; });
-}
-
-std::vector<ServedCase> CasesThatOutliveRanks() {
-  return CasesWhere([](const ServedCase& served) {
-    return served.mode != UpdateMode::kSync && served.servers > 0;
-  });
+std::vector<ServedCase> CasesOf(std::initializer_list<UpdateMode> modes, int least_servers) {
+  std::vector<ServedCase> found;
+  for (const ServedCase& served : Cases()) {
+    const bool is_asked_for = std::find(modes.begin(), modes.end(), served.mode) != modes.end();
+    if (is_asked_for && served.servers >= least_servers) found.push_back(served);
+  }
+  return found;
 }
 
 }  // namespace engine::test

@@ -1,6 +1,7 @@
 // What is judged: communicators that offer ParameterClient, and how members of a run get theirs.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <ostream>
@@ -68,13 +69,13 @@ class ServedWorld {
   std::vector<std::unique_ptr<MemoryHost>> hosts_;  // guarded by mutex_
 };
 
-// What main() has found; the cases of one mode, or of all.
+inline constexpr auto kAllModes = {UpdateMode::kSync, UpdateMode::kBounded, UpdateMode::kAsync};
+inline constexpr auto kAsyncModes = {UpdateMode::kBounded, UpdateMode::kAsync};
+
+// What main() has found.
 void SetCases(std::vector<ServedCase> cases);
-std::vector<ServedCase> AllServedCases();
-std::vector<ServedCase> CasesOf(UpdateMode mode);
-std::vector<ServedCase> AsyncCases();        // bounded, async
-std::vector<ServedCase> CasesWithServers();  // members of their own
-// ... of AsyncCases: a rank may end without taking parameters with it.
-std::vector<ServedCase> CasesThatOutliveRanks();
+// Those of some modes, with so many servers of their own at least: without any a rank that ends
+// takes parameters with it.
+std::vector<ServedCase> CasesOf(std::initializer_list<UpdateMode> modes, int least_servers = 0);
 
 }  // namespace engine::test

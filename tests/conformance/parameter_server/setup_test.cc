@@ -308,7 +308,7 @@ TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, ::testing::ValuesIn(AllServedCases()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
 
 }  // namespace
 }  // namespace engine::test

@@ -156,6 +156,19 @@ TEST(ExecutorTest, GradientsAreSentWhileBackwardGoesOn) {
   EXPECT_EQ(TaskSpans(*rig.executor, 1).size(), rig.executor->tasks().tasks.size());
 }
 
+TEST(ExecutorTest, TheTraceSaysWhenTheFirstByteOfATransferLeft) {
+  constexpr std::chrono::nanoseconds kDelay = std::chrono::microseconds(200);
+  Rig rig;
+  ASSERT_TRUE(rig.Make(TangledGraph(), 0, std::chrono::microseconds(200)).ok());
+  const BatchData batch;
+  ASSERT_TRUE(rig.Step(batch.Step(1)).ok());
+  for (const trace::Span& span : TaskSpans(*rig.executor, 1)) {
+    if (rig.executor->tasks().tasks[span.task].info.kind != TaskKind::kTransfer) continue;
+    EXPECT_GE(span.wire_ns, span.begin_ns + kDelay.count());
+    EXPECT_LE(span.wire_ns, span.end_ns);
+  }
+}
+
 TEST(ExecutorTest, FailedTransferNamesTensorAndRank) {
   Rig rig;
   ASSERT_TRUE(rig.Make(TangledGraph(), 0, std::chrono::microseconds(100)).ok());

@@ -89,6 +89,7 @@ class FakeCommunicator final : public Communicator {
 
  private:
   void End(const Transfer& transfer, HubWork* work) const {
+    work->MarkStarted();
     if (transfer.kind == TransferKind::kAllReduce) {
       auto* const data = static_cast<float*>(transfer.recv);
       for (int64_t i = 0; i < transfer.count; ++i) data[i] *= world_;

@@ -82,6 +82,25 @@ graph::Graph MakeModel(bool with_table) {
   return net.Finish(net.Apply("d", "shift", {h}));
 }
 
+// One transfer at a time: of those that are ready the first of the step.
+class SingleTransferScheduler final : public RandomScheduler {
+ public:
+  void On(const SchedulerEvent& event) noexcept override {
+    RandomScheduler::On(event);
+    if (event.kind == EventKind::kTaskDone && event.task == under_way_) under_way_ = kNone;
+  }
+  Action Next(Lane lane) noexcept override {
+    if (lane == Lane::kIo && under_way_ != kNone) return {};
+    const Action action = RandomScheduler::Next(lane);
+    if (lane == Lane::kIo && action.kind == ActionKind::kRun) under_way_ = action.task;
+    return action;
+  }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t under_way_ = kNone;
+};
+
 struct World {
   bool served = true;
   UpdateMode mode = UpdateMode::kSync;
@@ -90,6 +109,7 @@ struct World {
   uint32_t seed = 1;  // of order and delays
   float state_at_begin = 0;
   bool shard = false;
+  bool single_transfer = false;
 
   std::vector<RankResult> Run() const {
     ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
@@ -97,7 +117,8 @@ struct World {
     world.model = [this] { return MakeModel(table); };
     if (served) {
       world.communicator = [&run](Hub&, int rank) { return run.MakeRank(rank); };
-      world.scheduler = [this](int rank) {
+      world.scheduler = [this](int rank) -> std::unique_ptr<Scheduler> {
+        if (single_transfer) return std::make_unique<SingleTransferScheduler>();
         return std::make_unique<RandomScheduler>(seed + static_cast<uint64_t>(rank));
       };
     }
@@ -160,6 +181,15 @@ TEST(Served, RowsThatABatchDoesNotReadNeedNotTravel) {
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);
     ExpectSame(World{.table = true, .sparse = true, .seed = seed}.Run(), dense[0]);
+  }
+}
+
+// Servers answer it after the push of the step before, which a scheduler that starts one transfer at
+// a time would not start any more.
+TEST(Served, RowsArePulledOnlyWhenTheirPushHasEnded) {
+  for (const RankResult& result :
+       World{.table = true, .sparse = true, .single_transfer = true}.Run()) {
+    EXPECT_TRUE(result.status.ok()) << result.status.message();
   }
 }
 

@@ -101,7 +101,8 @@ std::string InAPlugin(const std::string& plugin, const Include& include) {
   // What the plugins for NVIDIA GPUs share, and no plugin itself.
   if (first == "cuda_kit" && (plugin == "cuda_ops" || plugin == "nccl")) return "";
   // What the plugins over TCP connections share.
-  const bool over_tcp = plugin == "tcp_kit" || plugin == "tcp" || plugin == "gloo";
+  const bool over_tcp =
+      plugin == "tcp_kit" || plugin == "tcp" || plugin == "gloo" || plugin == "zmq_ps";
   if (first == "tcp_kit" && over_tcp) return "";
   fs::path source = include.target;
   if (include.target.ends_with(".pb.h")) source.replace_extension().replace_extension(".proto");

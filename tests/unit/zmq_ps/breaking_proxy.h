@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "kit/unique_fd.h"
+
 namespace engine::zmq_ps {
 
 inline int PortOf(const std::string& endpoint) {
@@ -30,13 +32,12 @@ inline sockaddr_in Loopback(int port) {
   return address;
 }
 
-// A socket that is connected to a port of this host; -1: it is not.
-inline int ConnectTo(int port) {
+// A socket that is connected to a port of this host; none if it is not.
+inline kit::UniqueFd ConnectTo(int port) {
   const sockaddr_in address = Loopback(port);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
-  close(fd);
-  return -1;
+  kit::UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
+  const auto* const generic = reinterpret_cast<const sockaddr*>(&address);
+  return connect(fd.get(), generic, sizeof(address)) == 0 ? std::move(fd) : kit::UniqueFd();
 }
 
 // Passes TCP connections on to a server, and breaks each after some bytes have gone to the server.
@@ -48,17 +49,15 @@ class BreakingProxy {
         listener_(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address = Loopback(0);
     socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(listener_, 16), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener_.get(), 16), 0);
+    EXPECT_EQ(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
     endpoint_ = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
     thread_ = std::thread([this] { Loop(); });
   }
   ~BreakingProxy() {
     stop_ = true;
     thread_.join();
-    for (Connection& connection : connections_) Close(connection);
-    close(listener_);
   }
 
   const std::string& endpoint() const { return endpoint_; }
@@ -71,7 +70,7 @@ class BreakingProxy {
 
  private:
   struct Connection {
-    int client = -1, server = -1;
+    kit::UniqueFd client, server;
     size_t bytes = 0;
   };
 
@@ -81,10 +80,10 @@ class BreakingProxy {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         continue;
       }
-      std::vector<pollfd> items = {{listener_, POLLIN, 0}};
+      std::vector<pollfd> items = {{listener_.get(), POLLIN, 0}};
       for (const Connection& connection : connections_) {
-        items.push_back({connection.client, POLLIN, 0});
-        items.push_back({connection.server, POLLIN, 0});
+        items.push_back({connection.client.get(), POLLIN, 0});
+        items.push_back({connection.server.get(), POLLIN, 0});
       }
       poll(items.data(), items.size(), 10);
       const size_t known = connections_.size();
@@ -102,37 +101,31 @@ class BreakingProxy {
           ++breaks_;
           alive = false;
         }
-        if (!alive) Close(connection);
+        if (!alive) connection.client.Close();
       }
-      std::erase_if(connections_, [](const Connection& c) { return c.client < 0; });
+      std::erase_if(connections_, [](const Connection& c) { return !c.client; });
       if (items[0].revents) Accept();
     }
   }
 
   void Accept() {
-    Connection connection{.client = accept(listener_, nullptr, nullptr),
+    Connection connection{.client = kit::UniqueFd(accept(listener_.get(), nullptr, nullptr)),
                           .server = ConnectTo(server_port_)};
-    if (connection.server < 0) return Close(connection);
-    connections_.push_back(connection);
+    if (connection.server) connections_.push_back(std::move(connection));
   }
 
-  bool Pass(int from, int to, size_t* bytes) const {
+  bool Pass(const kit::UniqueFd& from, const kit::UniqueFd& to, size_t* bytes) const {
     static thread_local char buffer[1 << 16];
-    const ssize_t got = recv(from, buffer, sizeof(buffer), 0);
+    const ssize_t got = recv(from.get(), buffer, sizeof(buffer), 0);
     if (got <= 0) return false;
     *bytes += static_cast<size_t>(got);
     if (is_slow_) std::this_thread::sleep_for(std::chrono::microseconds(got / 2));
-    return send(to, buffer, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
-  }
-
-  static void Close(Connection& connection) {
-    if (connection.client >= 0) close(std::exchange(connection.client, -1));
-    if (connection.server >= 0) close(std::exchange(connection.server, -1));
+    return send(to.get(), buffer, static_cast<size_t>(got), MSG_NOSIGNAL) == got;
   }
 
   const int server_port_;
   std::atomic<size_t> break_after_bytes_;
-  const int listener_;
+  const kit::UniqueFd listener_;
   std::string endpoint_;
   std::vector<Connection> connections_;  // of the thread
   std::atomic<int> breaks_{0};

@@ -23,18 +23,17 @@ Cluster::Cluster(const ClusterSettings& settings)
                                  .reduce_threads = settings.reduce_threads,
                                  .connection = {.flow = {.slice_bytes = settings.slice_bytes},
                                                 .heartbeat = settings.heartbeat,
-                                                .lost_after_ms = settings.lost_after_ms},
-                                 .log =
-                                     [this](std::string_view line) {
-                                       const std::lock_guard lock(mutex_);
-                                       log_.emplace_back(line);
-                                     },
-                                 .faults = FaultsOf(i)});
+                                                .lost_after_ms = settings.lost_after_ms,
+                                                .faults = FaultsOf(i)},
+                                 .log = [this](std::string_view line) {
+                                   const std::lock_guard lock(mutex_);
+                                   log_.emplace_back(line);
+                                 }});
     EXPECT_TRUE(server.ok()) << server.status().message();
     ok_ = ok_ && server.ok();
     if (!server.ok()) return;
     addresses_.push_back(
-        {(*server)->endpoint(), keys.public_key, static_cast<int32_t>(i), /*is_member=*/true});
+        {(*server)->endpoint(), keys.public_key, ServerId(static_cast<int32_t>(i))});
     servers_.push_back(std::move(*server));
   }
   for (uint32_t i = 0; i < settings.workers; ++i) {
@@ -56,10 +55,10 @@ Status Cluster::Connect(uint32_t index, uint32_t incarnation) {
                                  .keys = worker_keys_[index],
                                  .servers = std::move(servers),
                                  .connection = {.flow = {.slice_bytes = settings_.slice_bytes},
-                                                .heartbeat = settings_.heartbeat},
+                                                .heartbeat = settings_.heartbeat,
+                                                .faults = FaultsOf(settings_.servers + index)},
                                  .min_slice_bytes = settings_.min_slice_bytes,
-                                 .gate = &works_[index]->gate(),
-                                 .faults = FaultsOf(settings_.servers + index)},
+                                 .gate = &works_[index]->gate()},
                                 kit::DeadlineIn(20000));
   if (!worker.ok()) return worker.status();
   workers_[index] = std::move(*worker);

@@ -52,24 +52,35 @@ class Losses : public ::testing::Test {
   std::vector<Weights> weights_;
 };
 
-TEST_F(Losses, OthersGoOnWithoutARankThatIsLost) {
+TEST_F(Losses, OthersGoOnWithoutARankThatIsLostAndWithItsNextProcess) {
   for (const ParameterTraits& update : {kAsync, kBounded}) {
     SCOPED_TRACE(Name(update.mode));
     Start(3, update);
-    RunWorkers(3, [&](uint32_t worker) {
-      EXPECT_TRUE(Steps(worker, 1, 1).ok());
-      if (worker == 2) return Kill(2);
-      const Status status = Steps(worker, 2, 6);
-      EXPECT_TRUE(status.ok()) << status.message();
-      // Collectives go on as well.
+    const auto go_on = [&](uint32_t worker, int first, int last) {
+      const Status steps = Steps(worker, first, last);
+      EXPECT_TRUE(steps.ok()) << "worker " << worker << ": " << steps.message();
       const Status barrier = cluster_->Run(worker, {.kind = TransferKind::kBarrier});
-      EXPECT_TRUE(barrier.ok()) << barrier.message();
+      EXPECT_TRUE(barrier.ok()) << "worker " << worker << ": " << barrier.message();
+    };
+    RunWorkers(3, [&](uint32_t worker) {
+      go_on(worker, 1, 3);
+      if (worker == 2) return Kill(2);
+      go_on(worker, 4, 6);
       float sum = 1;
       EXPECT_TRUE(cluster_->Run(worker, {.send = &sum, .recv = &sum, .count = 1, .key = 9}).ok());
       EXPECT_EQ(sum, 2.0f);
     });
     EXPECT_LE(LinesWith("going on without rank 2"), 2u) << "one line of each server";
     EXPECT_GE(LinesWith("going on without rank 2"), 1u);
+
+    ASSERT_TRUE(cluster_->Renew(2, 1).ok());
+    Begin(2);
+    uint64_t last = 0;
+    EXPECT_TRUE(cluster_->client(2).LastStep(5000, &last).ok());
+    EXPECT_EQ(last, 3u);
+    // The third barrier of two ranks, the first one of the new process.
+    RunWorkers(3, [&](uint32_t worker) { worker == 2 ? go_on(2, 4, 6) : go_on(worker, 7, 9); });
+    EXPECT_GE(LinesWith("rank 2 is back"), 1u);
     cluster_.reset();
   }
 }
@@ -85,33 +96,6 @@ TEST_F(Losses, ALostRankThatAloneHasWhatIsWantedIsNamed) {
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     EXPECT_EQ(status.rank(), 2);
   });
-}
-
-TEST_F(Losses, ANewProcessGoesOnWhereTheLostOneEnded) {
-  for (const ParameterTraits& update : {kAsync, kBounded}) {
-    SCOPED_TRACE(Name(update.mode));
-    Start(3, update);
-    RunWorkers(3, [&](uint32_t worker) {
-      EXPECT_TRUE(cluster_->Run(worker, {.kind = TransferKind::kBarrier}).ok());
-      const Status status = Steps(worker, 1, 3);
-      EXPECT_TRUE(status.ok()) << status.message();
-    });
-    Kill(2);
-    ASSERT_TRUE(cluster_->Renew(2, 1).ok());
-    Begin(2);
-    uint64_t last = 0;
-    EXPECT_TRUE(cluster_->client(2).LastStep(5000, &last).ok());
-    EXPECT_EQ(last, 3u);
-    RunWorkers(3, [&](uint32_t worker) {
-      const Status status = Steps(worker, 4, 6);
-      EXPECT_TRUE(status.ok()) << "worker " << worker << ": " << status.message();
-      // The second one of two ranks, the first one of the third.
-      const Status barrier = cluster_->Run(worker, {.kind = TransferKind::kBarrier});
-      EXPECT_TRUE(barrier.ok()) << "worker " << worker << ": " << barrier.message();
-    });
-    EXPECT_GE(LinesWith("rank 2 is back"), 1u);
-    cluster_.reset();
-  }
 }
 
 TEST_F(Losses, InStepANewProcessIsRefusedBecauseItsRankHasExpired) {

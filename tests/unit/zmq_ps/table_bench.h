@@ -201,6 +201,8 @@ class TableBench {
     return *task;
   }
   void End(UpdateTask& task) {
+    ++updates;
+    for (size_t i = 0; i < task.arrays; ++i) copies += task.from[i] != task.to[i] ? 1 : 0;
     Run(task);
     table.Finished(&task);
   }
@@ -239,6 +241,8 @@ class TableBench {
   MomentumOptimizer optimizer;
   Table table;
   Plain plain;
+  int updates = 0;
+  int copies = 0;  // arrays that were copied because an answer still referred to them
 };
 
 }  // namespace engine::zmq_ps

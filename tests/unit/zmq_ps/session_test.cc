@@ -1,20 +1,9 @@
-// What goes first, and what was seen already.
-#include "flow.h"
+#include "session.h"
 
 #include <gtest/gtest.h>
 
-#include "session.h"
-
 namespace engine::zmq_ps {
 namespace {
-
-TEST(SendQueue, UrgentFirstAndInOrderAmongEquals) {
-  SendQueue<int> queue;
-  for (const int item : {10, 30, 20, 11, 31, 21}) queue.Push(item / 10, item);
-  std::vector<int> order;
-  for (; !queue.empty(); queue.Pop()) order.push_back(queue.top());
-  EXPECT_EQ(order, (std::vector<int>{30, 31, 20, 21, 10, 11}));
-}
 
 TEST(Session, SeesEachRequestOnceInAnyOrder) {
   Session session(0, 1, {}, std::make_shared<WakeUp>());
