@@ -1,4 +1,4 @@
-// The library behind `engine bench`: the one header of it that core/cli includes.
+// The library behind `engine bench`: the one header of it that bench/cli includes.
 #pragma once
 
 #include <memory>
@@ -29,31 +29,11 @@ class ScratchFolder {
   const std::string path_;
 };
 
-// Layer times of a known network in place of a configuration (docs/benchmarking.md).
-struct ProfileChoice {
-  std::string name;
-  double time_scale = 1, bytes_scale = 1;
-  double jitter = 0;
-};
-
-// Writes the profile as a configuration into `folder` and makes `request` use it. kInvalidArgument
-// when there is no such profile or a scale is out of range.
-Status UseProfile(const ProfileChoice& choice, const std::string& folder, TrainRequest* request);
+// Writes the profile of that name (docs/benchmarking.md) as a configuration into `folder` and makes
+// `request` use it. kInvalidArgument lists the names.
+Status UseProfile(const std::string& name, const std::string& folder, TrainRequest* request);
 
 // Writes report.html, results.csv and results.json into `folder`. kStorage.
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder);
-
-// What one rank of `request.ranks` printed and how all of them ended.
-struct LinkedOutcome {
-  int exit_code = 0;
-  std::string output;  // of rank 0, or of the rank that failed
-};
-
-// Runs `program.binary` with `arguments` once per rank, each on a host of its own behind a link,
-// numbered by torchrun's variables. Nothing is left running. The errors of LinkedHosts and of
-// RunTogether; a rank that fails is no error of this call.
-Result<LinkedOutcome> RunOnLinkedHosts(const std::vector<std::string>& arguments, int ranks,
-                                       const std::string& rate, const std::string& congestion,
-                                       const Program& program, int64_t timeout_ms);
 
 }  // namespace engine::bench

@@ -59,12 +59,6 @@ Status SetValue(const pb::FieldDescriptor* field, std::string value, pb::Message
   return Refuse("'" + value + "' is not " + TypeName(*field));
 }
 
-std::string KeysOf(const pb::Descriptor& block) {
-  std::vector<std::string> keys;
-  for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
-  return plugins::Join(keys);
-}
-
 std::string OnlyInFile(const pb::FieldDescriptor& field) {
   return "'" + field.name() + "' is a list of blocks, which only a file can give";
 }
@@ -74,8 +68,8 @@ Status SetField(const pb::FieldDescriptor* field, const std::string& value, pb::
     return Refuse(OnlyInFile(*field));
   }
   if (field->message_type() != nullptr) {
-    return Refuse("'" + field->name() +
-                  "' is a block; name one of its keys: " + KeysOf(*field->message_type()));
+    return Refuse("'" + field->name() + "' is a block; name one of its keys: " +
+                  plugins::Join(KeysOf(*field->message_type())));
   }
   message->GetReflection()->ClearField(message, field);
   if (!field->is_repeated()) return SetValue(field, value, message);

@@ -113,9 +113,14 @@ Status TranslateParseError(const SourceText& source, size_t offset, const std::s
                       translated->sentence);
 }
 
-std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
+std::vector<std::string> KeysOf(const pb::Descriptor& block) {
   std::vector<std::string> keys;
   for (int i = 0; i < block.field_count(); ++i) keys.push_back(block.field(i)->name());
+  return keys;
+}
+
+std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
+  const std::vector<std::string> keys = KeysOf(block);
   const std::string hint = plugins::DidYouMean(key, keys);
   if (block.name() == proto::Config::descriptor()->name()) {
     return "unknown key '" + key + "'" +

@@ -15,6 +15,7 @@ namespace engine::config {
 Status TranslateParseError(const SourceText& source, size_t offset, const std::string& message,
                            const google::protobuf::Descriptor& root);
 
+std::vector<std::string> KeysOf(const google::protobuf::Descriptor& block);
 // "unknown key 'stepps' in 'train'; did you mean 'steps'?"
 std::string UnknownKey(const std::string& key, const google::protobuf::Descriptor& block);
 

@@ -68,18 +68,11 @@ class Printer {
     if (origins_) {
       constexpr size_t kCommentColumn = 40;
       if (line.size() < kCommentColumn) line.resize(kCommentColumn, ' ');
-      line += "  # " + OneLine(document_.Origin(owner, field, index));
+      // The name of a file may hold anything.
+      line += "  # " + Printable(document_.Origin(owner, field, index));
       if (unused_ > 0) line += ", not used";
     }
     text_ += line + "\n";
-  }
-
-  // The name of a file may hold anything; a comment ends with its line.
-  static std::string OneLine(std::string text) {
-    for (char& c : text) {
-      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    }
-    return text;
   }
 
   const Document& document_;

@@ -17,7 +17,8 @@ size_t CountCharacters(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !IsContinuation(c); }));
 }
 
-// Nothing that a terminal would interpret.
+}  // namespace
+
 std::string Printable(std::string_view text) {
   std::string printable(text);
   for (char& c : printable) {
@@ -25,8 +26,6 @@ std::string Printable(std::string_view text) {
   }
   return printable;
 }
-
-}  // namespace
 
 SourceText::SourceText(std::string name, std::string text)
     : name_(std::move(name)), text_(std::move(text)), line_begins_{0} {

@@ -39,4 +39,7 @@ class SourceText {
   std::vector<size_t> line_begins_;
 };
 
+// Nothing that a terminal would interpret, or that would end a line.
+std::string Printable(std::string_view text);
+
 }  // namespace engine::config

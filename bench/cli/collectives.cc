@@ -1,12 +1,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "app/command/amount.h"
 #include "app/launch/launch.h"
 #include "app/launch/log.h"
 #include "bench/cli/flags.h"
@@ -16,58 +16,41 @@ namespace {
 
 struct BenchCollectivesFlags {
   std::string a, b;
-  SideFlags a_more, b_more;
+  bench::Side a_more, b_more;
   command::PluginFlags plugin;
   launch::LaunchFlags launch;
-  std::string kind = "all_reduce", min_bytes = "4", max_bytes = "64M";
   bench::SweepRequest request;
   double timeout_s = 30;
-  LinkFlags link;
-  std::string format = "table";
+  bench::LinkOptions link;
+  std::string kind = "all_reduce", format = "table";
 };
 
-// "4", "64K", "64M", "1G": of 1024.
-Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  ENGINE_ASSIGN_OR_RETURN(const double bytes,
-                          command::ParseAmount(flag, text,
-                                               {{"", 1},
-                                                {"b", 1},
-                                                {"k", 0x1p10},
-                                                {"kb", 0x1p10},
-                                                {"m", 0x1p20},
-                                                {"mb", 0x1p20},
-                                                {"g", 0x1p30},
-                                                {"gb", 0x1p30}},
-                                               /*least=*/4, /*most=*/0x1p34,
-                                               "size: write 4, 64K, 64M or 1G, from 4 to 16G"));
-  return static_cast<int64_t>(bytes);
+const std::map<std::string, TransferKind>& Kinds() {
+  static const std::map<std::string, TransferKind> kinds = {
+      {"all_reduce", TransferKind::kAllReduce},
+      {"reduce_scatter", TransferKind::kReduceScatter},
+      {"all_gather", TransferKind::kAllGather},
+      {"broadcast", TransferKind::kBroadcast}};
+  return kinds;
 }
 
 Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
                                              const command::Environment& environment) {
   bench::SweepRequest request = flags.request;
-  const std::vector<std::pair<std::string, TransferKind>> kinds = {
-      {"all_reduce", TransferKind::kAllReduce},
-      {"reduce_scatter", TransferKind::kReduceScatter},
-      {"all_gather", TransferKind::kAllGather},
-      {"broadcast", TransferKind::kBroadcast}};
-  for (const auto& [name, kind] : kinds) {
-    if (name == flags.kind) request.kind = kind;
-  }
-  ENGINE_ASSIGN_OR_RETURN(request.min_bytes, ParseBytes("--min-bytes", flags.min_bytes));
-  ENGINE_ASSIGN_OR_RETURN(request.max_bytes, ParseBytes("--max-bytes", flags.max_bytes));
+  request.kind = Kinds().at(flags.kind);
   if (request.min_bytes > request.max_bytes) {
-    return Status::Error(StatusCode::kInvalidArgument, "--min-bytes %s is more than --max-bytes %s",
-                         flags.min_bytes.c_str(), flags.max_bytes.c_str());
+    return Status::Error(
+        StatusCode::kInvalidArgument, "--min-bytes %lld is more than --max-bytes %lld",
+        static_cast<long long>(request.min_bytes), static_cast<long long>(request.max_bytes));
   }
   request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
-  const std::pair<const std::string&, const SideFlags&> sides[] = {{flags.a, flags.a_more},
-                                                                   {flags.b, flags.b_more}};
+  const std::pair<const std::string&, const bench::Side&> sides[] = {{flags.a, flags.a_more},
+                                                                     {flags.b, flags.b_more}};
   for (size_t i = 0; i < std::size(sides); ++i) {
     const auto& [plugin, more] = sides[i];
     if (plugin.empty()) continue;
     command::PluginFlags plugin_flags;
-    plugin_flags.folders = more.folders;
+    plugin_flags.folders = more.plugin_folders;
     plugin_flags.folders.insert(plugin_flags.folders.end(), flags.plugin.folders.begin(),
                                 flags.plugin.folders.end());
     ENGINE_ASSIGN_OR_RETURN(
@@ -134,35 +117,24 @@ Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& 
   return Status::Error(StatusCode::kPlugin, "%s", result.wrong_in_words.c_str());
 }
 
-// The words of this command without the flags that a rank behind a link does not get: its rank
-// comes from the environment.
-std::vector<std::string> WordsOfALinkedRank(const std::vector<std::string>& words) {
-  const std::string dropped[] = {"--link",  "--congestion", "-n",
-                                 "--ranks", "--launcher",   "--key-file"};
-  std::vector<std::string> kept;
-  for (size_t i = 1; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    const bool with_next =
-        std::find(std::begin(dropped), std::end(dropped), word) != std::end(dropped);
-    const bool joined = std::any_of(std::begin(dropped), std::end(dropped), [&](const auto& flag) {
-      const bool is_short = flag.size() == 2;
-      return word.size() > flag.size() && word.starts_with(is_short ? flag : flag + "=");
-    });
-    if (with_next) ++i;
-    if (!with_next && !joined) kept.push_back(word);
-  }
-  // Nobody else is in their network.
-  kept.insert(kept.end(), {"--launcher", "torchrun", "--insecure"});
-  return kept;
+// This command once more, as a rank behind a link: of flags that are given twice the last counts. Its
+// rank comes from the environment, and nobody else is in its network.
+std::vector<std::string> CommandOfALinkedRank(const std::string& binary) {
+  std::vector<std::string> words = CommandLineOfThisProcess();
+  words[0] = binary;
+  words.insert(words.end(),
+               {"--link", "", "--launcher", "torchrun", "--key-file", "", "--insecure"});
+  return words;
 }
 
 int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environment& environment) {
   const auto request = MakeSweepRequest(flags, environment);
   if (!request.ok()) return command::ReportError(request.status());
   if (!flags.link.rate.empty()) {
-    constexpr int64_t kAllMs = 3600 * 1000;
-    return RunOnHosts(environment.binary, WordsOfALinkedRank(CommandLineOfThisProcess()),
-                      std::max(1, flags.launch.world_size), flags.link, environment, kAllMs);
+    bench::LinkOptions link = flags.link;
+    link.hosts = std::max(1, flags.launch.world_size);
+    return RunOnHosts(CommandOfALinkedRank(environment.binary), link, environment,
+                      /*timeout_s=*/3600);
   }
   const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return command::ReportError(plan.status());
@@ -176,9 +148,14 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
 
 void AddSweepFlags(CLI::App* app, BenchCollectivesFlags* flags) {
   app->add_option("--kind", flags->kind, "all_reduce, reduce_scatter, all_gather, broadcast")
-      ->check(CLI::IsMember({"all_reduce", "reduce_scatter", "all_gather", "broadcast"}));
-  app->add_option("--min-bytes", flags->min_bytes, "Smallest size")->type_name("SIZE");
-  app->add_option("--max-bytes", flags->max_bytes, "Largest size")->type_name("SIZE");
+      ->check(CLI::IsMember(Kinds()));
+  const CLI::Range sizes(int64_t{4}, int64_t{1} << 34);
+  app->add_option("--min-bytes", flags->request.min_bytes, "Smallest size: 4, 64K, 64M, 1G")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(sizes);
+  app->add_option("--max-bytes", flags->request.max_bytes, "Largest size")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(sizes);
   app->add_option("--factor", flags->request.factor, "From one size to the next")
       ->check(CLI::Range(1.01, 1e6));
   app->add_option("--seconds", flags->request.seconds,
@@ -214,6 +191,9 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
   collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
   AddLinkFlags(collectives, &flags->link);
+  for (const char* flag : {"--link", "--launcher", "--key-file"}) {
+    collectives->get_option(flag)->take_last();  // see CommandOfALinkedRank
+  }
   collectives->add_option("--format", flags->format, "What to print: table, nccl-tests, csv, json")
       ->check(CLI::IsMember({"table", "nccl-tests", "csv", "json"}));
   collectives->footer(

@@ -1,13 +1,15 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "app/command/version.h"
 #include "bench/cli/flags.h"
+#include "bench/link/linked_ranks.h"
 
 namespace engine {
 
@@ -33,38 +35,52 @@ Result<std::unique_ptr<bench::ScratchFolder>> MakeScratch() {
   return bench::ScratchFolder::Create(parent.string());
 }
 
-int RunOnHosts(const std::string& program, const std::vector<std::string>& arguments, int hosts,
-               const LinkFlags& link, const command::Environment& environment, int64_t timeout_ms) {
-  const launch::StopSignals end_by_signal;  // when nothing is left behind
-  const auto scratch = MakeScratch();
-  if (!scratch.ok()) return command::ReportError(scratch.status());
-  const auto outcome = bench::RunOnLinkedHosts(
-      arguments, hosts, link.rate, link.congestion,
-      {.binary = program, .environment = environment.variables, .folder = (*scratch)->path()},
-      timeout_ms);
-  if (!outcome.ok()) return command::ReportError(outcome.status());
-  std::fputs(outcome->output.c_str(), outcome->exit_code == 0 ? stdout : stderr);
-  return outcome->exit_code;
+namespace {
+
+Result<int> RunAndPrint(const std::vector<std::string>& command, const bench::LinkOptions& link,
+                        const command::Environment& environment, double timeout_s,
+                        const launch::StopSignals& signals) {
+  ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
+  ENGINE_ASSIGN_OR_RETURN(const auto hosts, bench::LinkedHosts::Create(link));
+  const std::vector<bench::Command> ranks = bench::RanksOnHosts(
+      {.arguments = command, .environment = environment.variables, .output = ""}, *hosts,
+      link.hosts, scratch->path() + "/output.");
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  ENGINE_ASSIGN_OR_RETURN(const auto ends, bench::RunTogether(ranks, timeout, &signals));
+  const size_t failed = bench::FirstFailure(ends) % ends.size();  // of none the first
+  const int exit_code = ends[failed].exit_code;
+  (exit_code == 0 ? std::cout : std::cerr) << std::ifstream(ranks[failed].output).rdbuf();
+  return exit_code;
 }
 
-void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool with_plugins) {
+}  // namespace
+
+int RunOnHosts(const std::vector<std::string>& command, const bench::LinkOptions& link,
+               const command::Environment& environment, double timeout_s) {
+  const launch::StopSignals signals;  // end this process when nothing is left behind
+  const auto exit_code = RunAndPrint(command, link, environment, timeout_s, signals);
+  return exit_code.ok() ? *exit_code : command::ReportError(exit_code.status());
+}
+
+void AddSideFlags(CLI::App* app, const std::string& name, bench::Side* side, bool with_plugins) {
   const std::string title = name == "a" ? "A" : "B";
   if (with_plugins) {
-    command::AddPlugins(app, "--" + name, &flags->plugins,
+    command::AddPlugins(app, "--" + name, &side->plugins,
                         "Plugins of " + title + ", each for the role it fills");
   }
-  command::AddOverrides(app, "--" + name + "-set", &flags->overrides,
+  command::AddOverrides(app, "--" + name + "-set", &side->overrides,
                         "Override a key for " + title + " alone; can be repeated");
-  command::AddPluginFolders(app, "--" + name + "-plugin-path", &flags->folders,
+  command::AddPluginFolders(app, "--" + name + "-plugin-path", &side->plugin_folders,
                             "Folder to search for plugins of " + title + " first");
 }
 
-void AddLinkFlags(CLI::App* app, LinkFlags* flags) {
-  app->add_option("--link", flags->rate,
+void AddLinkFlags(CLI::App* app, bench::LinkOptions* link) {
+  link->rate.clear();
+  app->add_option("--link", link->rate,
                   "Ranks on hosts of their own (network namespaces), each behind a link of this "
                   "rate; needs root")
       ->type_name("RATE");
-  app->add_option("--congestion", flags->congestion, "TCP congestion control on the links")
+  app->add_option("--congestion", link->congestion, "TCP congestion control on the links")
       ->type_name("NAME");
 }
 

@@ -10,25 +10,15 @@
 
 namespace engine {
 
-// Flags of one side.
-struct SideFlags {
-  std::vector<std::string> plugins, overrides, folders;
-  bool any() const { return !plugins.empty() || !overrides.empty() || !folders.empty(); }
-};
-
-// How ranks are connected.
-struct LinkFlags {
-  std::string rate, congestion = "cubic";
-};
-
 // Adds the flags of side "a" or "b"; `with_plugins`: also the one that lists its plugins.
-void AddSideFlags(CLI::App* app, const std::string& name, SideFlags* flags, bool with_plugins);
-void AddLinkFlags(CLI::App* app, LinkFlags* flags);
+void AddSideFlags(CLI::App* app, const std::string& name, bench::Side* side, bool with_plugins);
+// How ranks are connected.
+void AddLinkFlags(CLI::App* app, bench::LinkOptions* link);
 
-// Runs `program` once per host and prints what rank 0 printed, or what the rank did that failed: its
-// exit code.
-int RunOnHosts(const std::string& program, const std::vector<std::string>& arguments, int hosts,
-               const LinkFlags& link, const command::Environment& environment, int64_t timeout_ms);
+// Runs a program once per host of `link`, numbered by torchrun's variables, and prints what rank 0
+// printed, or what the rank did that failed: its exit code. Nothing is left running.
+int RunOnHosts(const std::vector<std::string>& command, const bench::LinkOptions& link,
+               const command::Environment& environment, double timeout_s);
 
 std::vector<std::string> CommandLineOfThisProcess();
 bench::Machine ThisMachine();

@@ -9,8 +9,7 @@ namespace engine {
 namespace {
 
 struct BenchHostsFlags {
-  LinkFlags link;
-  int hosts = 2;
+  bench::LinkOptions link;
   double timeout_s = 600;
   std::vector<std::string> command;
 };
@@ -27,15 +26,14 @@ void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int
   hosts->option_defaults()->always_capture_default();
   AddLinkFlags(hosts, &flags->link);
   hosts->get_option("--link")->required();
-  hosts->add_option("-n,--ranks", flags->hosts, "Number of hosts")->check(CLI::Range(1, 64));
+  hosts->add_option("-n,--ranks", flags->link.hosts, "Number of hosts")
+      ->check(CLI::Range(1, bench::kMaxLinkedHosts));
   hosts->add_option("--timeout", flags->timeout_s, "Seconds until it is ended")
       ->check(CLI::Range(1.0, 86400.0));
   hosts->footer(
       "Prints what rank 0 printed, or what the rank did that failed, and returns its exit code.");
   hosts->callback([flags, &environment, exit_code] {
-    const std::vector<std::string>& words = flags->command;
-    *exit_code = RunOnHosts(words[0], {words.begin() + 1, words.end()}, flags->hosts, flags->link,
-                            environment, static_cast<int64_t>(flags->timeout_s * 1000));
+    *exit_code = RunOnHosts(flags->command, flags->link, environment, flags->timeout_s);
   });
 }
 

@@ -11,19 +11,11 @@ namespace engine {
 namespace {
 
 struct BenchTrainFlags {
-  command::ConfigFlags config;  // of both sides
-  SideFlags a, b;
-  bool same = false, baseline_null = false, quiet = false;
-  bench::TrainRequest request;  // the numbers among the flags
+  bench::TrainRequest request;  // as far as it stands among the flags
+  bool baseline_null = false, quiet = false;
   double timeout_s = 600;
-  bench::ProfileChoice profile;
-  LinkFlags link;
-  std::string out, format = "table";
+  std::string profile, out, format = "table";
 };
-
-bench::Side ToSide(const SideFlags& flags) {
-  return {.plugins = flags.plugins, .overrides = flags.overrides, .plugin_folders = flags.folders};
-}
 
 // The configuration as a run of `side` will see it.
 Result<config::Config> LoadSide(const bench::TrainRequest& request, const bench::Side& side,
@@ -37,7 +29,7 @@ Result<config::Config> LoadSide(const bench::TrainRequest& request, const bench:
   for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
     flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
   }
-  const RankInfo shape{.servers = request.servers, .one_host = request.link_rate.empty() ? 1u : 0u};
+  const RankInfo shape{.servers = request.servers, .one_host = request.link.rate.empty() ? 1u : 0u};
   Result<config::Config> config =
       command::LoadConfig(flags, environment, command::DefaultCommunicators(shape));
   if (!config.ok()) return config.status().WithContext("side %s", name);
@@ -75,19 +67,20 @@ void ShareCores(const config::Config& config, bench::TrainRequest* request) {
 }
 
 Status CheckSides(const BenchTrainFlags& flags) {
-  if (flags.same && flags.b.any()) {
+  const bench::TrainRequest& request = flags.request;
+  if (request.same && request.b.any()) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "--aa compares A with itself: leave out --b, --b-set and --b-plugin-path");
   }
-  if (!flags.same && !flags.a.any() && !flags.b.any()) {
+  if (!request.same && !request.a.any() && !request.b.any()) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "A and B are the same: give --a or --b (for example --b priority_sched), "
                          "or --aa for a control");
   }
-  if (!flags.profile.name.empty() && !flags.config.file.empty()) {
+  if (!flags.profile.empty() && !request.config_file.empty()) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "--profile takes the place of a configuration: leave out %s",
-                         flags.config.file.c_str());
+                         request.config_file.c_str());
   }
   return {};
 }
@@ -97,23 +90,17 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
                                              const command::Environment& environment) {
   ENGINE_RETURN_IF_ERROR(CheckSides(flags));
   bench::TrainRequest request = flags.request;
-  request.config_file = flags.config.file;
   request.config_name =
-      flags.config.file.empty() ? config::kDefaultConfigOrigin : flags.config.file;
-  if (!flags.profile.name.empty()) {
+      request.config_file.empty() ? config::kDefaultConfigOrigin : request.config_file;
+  if (!flags.profile.empty()) {
     ENGINE_RETURN_IF_ERROR(bench::UseProfile(flags.profile, folder, &request));
   }
-  request.overrides = flags.config.overrides;
-  request.plugin_folders = flags.config.plugin.folders;
-  request.a = ToSide(flags.a);
-  request.same = flags.same;
-  request.b = flags.same ? request.a : ToSide(flags.b);
+  if (request.same) request.b = request.a;
   request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
-  request.link_rate = flags.link.rate;
-  request.congestion = flags.link.congestion;
   ENGINE_ASSIGN_OR_RETURN(const config::Config config_a,
                           LoadSide(request, request.a, "A", environment));
-  if (!request.link_rate.empty()) ShareCores(config_a, &request);
+  request.stated = bench::FactsOf(config_a);
+  if (!request.link.rate.empty()) ShareCores(config_a, &request);
   const auto config_b = LoadSide(request, request.b, "B", environment);
   if (!config_b.ok()) return config_b.status();
   if (flags.baseline_null) {
@@ -150,20 +137,6 @@ Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& envi
   return Status::Error(StatusCode::kBadData, "%s", result.sentence.c_str());
 }
 
-void AddProfileFlags(CLI::App* app, bench::ProfileChoice* choice) {
-  choice->time_scale = 4;
-  choice->bytes_scale = 1.0 / 16;
-  app->add_option("--profile", choice->name,
-                  "In place of CONFIG: layer times of a known network; computing is a sleep")
-      ->type_name("NAME");
-  app->add_option("--time-scale", choice->time_scale, "Of a profile: its times, multiplied")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--bytes-scale", choice->bytes_scale, "Of a profile: its bytes, multiplied")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--jitter", choice->jitter, "Of a profile: share by which its times vary")
-      ->check(CLI::Range(0.0, 0.99));
-}
-
 void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
   bench::TrainRequest& request = flags->request;
   app->add_option("-n,--ranks", request.ranks, "Number of ranks")->check(CLI::Range(1, 4096));
@@ -191,22 +164,28 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
   CLI::App* train = bench.add_subcommand(
       "train", "Compare whole training runs: which side takes less time for a step?");
   auto flags = std::make_shared<BenchTrainFlags>();
-  train->add_option("config", flags->config.file, "Configuration file (default: the built-in one)")
+  bench::TrainRequest& request = flags->request;
+  train->add_option("config", request.config_file, "Configuration file (default: the built-in one)")
       ->type_name("FILE");
-  AddSideFlags(train, "a", &flags->a, true);
-  AddSideFlags(train, "b", &flags->b, true);
-  train->add_flag("--aa", flags->same,
+  AddSideFlags(train, "a", &request.a, true);
+  AddSideFlags(train, "b", &request.b, true);
+  train->add_flag("--aa", request.same,
                   "A against itself: a control, which must find no difference");
   train->add_flag("--baseline-null", flags->baseline_null,
                   "Also run A without communication, for the time that computing takes");
   command::AddOverrides(
-      train, "--set", &flags->config.overrides,
+      train, "--set", &request.overrides,
       "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
-  command::AddPluginFolders(train, "--plugin-path", &flags->config.plugin.folders);
+  command::AddPluginFolders(train, "--plugin-path", &request.plugin_folders);
   train->option_defaults()->always_capture_default();
   AddTrainNumbers(train, flags.get());
-  AddLinkFlags(train, &flags->link);
-  AddProfileFlags(train, &flags->profile);
+  AddLinkFlags(train, &request.link);
+  train
+      ->add_option(
+          "--profile", flags->profile,
+          "In place of CONFIG: layer times of a known network; computing is a sleep, which "
+          "--set profile_ops.time_scale and size_scale change")
+      ->type_name("NAME");
   train->add_option("--out", flags->out, "Folder for report.html, results.csv and results.json")
       ->type_name("DIR");
   train->add_option("--format", flags->format, "What to print: table, csv, json")

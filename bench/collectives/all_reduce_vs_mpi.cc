@@ -1,4 +1,4 @@
-// All-reduce through a communicator plugin against MPI_Allreduce, and against a bare loop over
+// All-reduce through the communicator shm against MPI_Allreduce, and against a bare loop over
 // memory that the ranks share.
 //
 //   cmake -S . -B build/bench -DENGINE_BENCH=ON -DCMAKE_BUILD_TYPE=Release
@@ -28,6 +28,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -42,11 +43,10 @@ namespace {
 constexpr int64_t kSampleBytes = 256 << 10;  // a sample of small arrays takes several of them
 constexpr int kMaxPerSample = 200;
 
+constexpr int64_t kSizes[] = {4,        64,        1 << 10, 4 << 10, 16 << 10, 32 << 10,
+                              64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+
 struct Flags {
-  std::string plugin = ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so";
-  std::vector<int64_t> bytes = {4,        64,        1 << 10, 4 << 10, 16 << 10, 32 << 10,
-                                64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  std::vector<std::string> options;
   int rounds = 20;
   double seconds = 1;  // per size and competitor
 };
@@ -249,7 +249,7 @@ void PrintTable(const Flags& flags, const std::vector<Competitor>& all) {
     for (const Competitor& competitor : all) std::printf(" %24s", competitor.name.c_str());
     std::printf("\n");
   }
-  for (const int64_t bytes : flags.bytes) {
+  for (const int64_t bytes : kSizes) {
     const std::vector<std::vector<double>> samples = MeasureSize(flags, bytes, all);
     if (!prints) continue;
     std::printf("%10lld", static_cast<long long>(bytes));
@@ -263,35 +263,29 @@ void PrintTable(const Flags& flags, const std::vector<Competitor>& all) {
 }
 
 void Measure(const Flags& flags) {
-  const auto largest =
-      static_cast<size_t>(*std::max_element(flags.bytes.begin(), flags.bytes.end()));
+  constexpr size_t kLargest = kSizes[std::size(kSizes) - 1];
   const std::string folder = SharedFolder();
   FolderHost host({.rank = Rank(),
                    .world_size = WorldSize(),
                    .local_rank = Rank(),
                    .local_world_size = WorldSize()},
                   folder);
-  Overrides options;
-  for (const std::string& option : flags.options) {
-    const size_t equals = std::min(option.find('='), option.size() - 1);
-    options[option.substr(0, equals)] = option.substr(equals + 1);
-  }
-  const auto plugin = PluginLibrary::Load(flags.plugin);
+  const auto plugin = PluginLibrary::Load(ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so");
   Require(plugin.status(), "plugin");
-  const auto created = plugin->Create<Communicator>(host, options);
+  const auto created = plugin->Create<Communicator>(host);
   Require(created.status(), "plugin");
   Communicator& communicator = **created;
-  BareLoop bare_loop(largest);
+  BareLoop bare_loop(kLargest);
   uint64_t sequence = 0;
   std::vector<Competitor> all = {
       {"bare loop", bare_loop.data(), [&](int64_t count) { bare_loop.Sum(count); }}};
   if (void* const memory = communicator.Query(kSharedMemoryId)) {
     void* arena = nullptr;
-    Require(static_cast<SharedMemory*>(memory)->Allocate(largest, &arena), "arena");
+    Require(static_cast<SharedMemory*>(memory)->Allocate(kLargest, &arena), "arena");
     all.push_back(ThroughPlugin("arena", communicator, static_cast<float*>(arena), &sequence));
   }
-  all.push_back(ThroughPlugin("plugin", communicator, PrivateArray(largest), &sequence));
-  all.push_back(Mpi(largest));
+  all.push_back(ThroughPlugin("plugin", communicator, PrivateArray(kLargest), &sequence));
+  all.push_back(Mpi(kLargest));
   PrintTable(flags, all);
   if (Rank() == 0) std::filesystem::remove_all(folder);
   MPI_Barrier(MPI_COMM_WORLD);  // nobody leaves while others still use the plugin
@@ -299,13 +293,8 @@ void Measure(const Flags& flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("All-reduce through a communicator plugin against MPI_Allreduce");
+  CLI::App app("All-reduce through the communicator shm against MPI_Allreduce");
   app.option_defaults()->always_capture_default();
-  app.add_option("--plugin", flags.plugin, "library of the communicator");
-  app.add_option("--bytes", flags.bytes, "sizes of the arrays, with commas between them")
-      ->delimiter(',')
-      ->check(CLI::Range(4, 1 << 30));
-  app.add_option("--option", flags.options, "of the plugin: chunk_kb=64");
   app.add_option("--rounds", flags.rounds, "turns of each competitor and size")
       ->check(CLI::Range(1, 10000));
   app.add_option("--seconds", flags.seconds, "per size and competitor")

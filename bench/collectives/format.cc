@@ -1,26 +1,20 @@
 #include "bench/collectives/format.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 
 #include "app/plugins/option_value.h"
 
 namespace engine::bench {
 namespace {
 
-template <typename... Values>
-std::string Format(const char* format, Values... values) {
-  char text[512];
-  std::snprintf(text, sizeof(text), format, values...);
-  return text;
-}
-
 // "4 B", "64 KiB", "64 MiB"
 std::string Size(int64_t bytes) {
   if (bytes < 1024) return std::to_string(bytes) + " B";
   const bool mib = bytes >= (1 << 20);
   const double value = static_cast<double>(bytes) / (mib ? 1 << 20 : 1 << 10);
-  return Format(value == std::floor(value) ? "%.0f %s" : "%.1f %s", value, mib ? "MiB" : "KiB");
+  return fmt::format("{:.{}f} {}", value, value == std::floor(value) ? 0 : 1, mib ? "MiB" : "KiB");
 }
 
 std::string PathOf(const Contender& contender) {
@@ -36,59 +30,59 @@ std::string OptionsOf(const Contender& contender) {
 }
 
 std::string TimingColumns(const Timing& timing) {
-  if (timing.wrong > 0)
-    return Format("  %9s %9s %8s %8lld", "-", "-", "-", static_cast<long long>(timing.wrong));
-  const std::string wrong = timing.wrong < 0 ? "N/A" : "0";
-  return Format("  %9.1f %9.1f %8.3f %8s", timing.us.median, timing.us.p99, timing.busbw,
-                wrong.c_str());
+  if (timing.wrong > 0) {
+    return fmt::format("  {:>9} {:>9} {:>8} {:>8}", "-", "-", "-", timing.wrong);
+  }
+  return fmt::format("  {:9.1f} {:9.1f} {:8.3f} {:>8}", timing.us.median, timing.us.p99,
+                     timing.busbw, timing.wrong < 0 ? "N/A" : "0");
 }
 
 std::string RatioColumns(const Ratio& ratio) {
-  return Format("  %6.2fx  %.2f to %.2f  %s", ratio.estimate, ratio.low, ratio.high,
-                Name(Judge(ratio)));
+  return fmt::format("  {:6.2f}x  {:.2f} to {:.2f}  {}", ratio.estimate, ratio.low, ratio.high,
+                     Name(Judge(ratio)));
 }
 
 // As wide as `width`, with two digits behind the point while there is room.
 std::string NcclNumber(double value, int width) {
   int digits = 1;  // before the point
   for (double rest = value; rest >= 10 && digits < 20; rest /= 10) ++digits;
-  return Format("%*.*f", width, digits < width - 2 ? 2 : digits < width - 1 ? 1 : 0, value);
+  return fmt::format("{:{}.{}f}", value, width,
+                     digits < width - 2   ? 2
+                     : digits < width - 1 ? 1
+                                          : 0);
 }
 
 std::string NcclColumns(const Timing& timing) {
   if (timing.iterations == 0) {
-    return Format("  %7s  %6s  %6s  %6lld", "-", "-", "-", static_cast<long long>(timing.wrong));
+    return fmt::format("  {:>7}  {:>6}  {:>6}  {:6}", "-", "-", "-", timing.wrong);
   }
-  const std::string wrong =
-      timing.wrong < 0 ? "   N/A" : Format("%6lld", static_cast<long long>(timing.wrong));
-  return "  " + NcclNumber(timing.us.median, 7) + "  " + NcclNumber(timing.algbw, 6) + "  " +
-         NcclNumber(timing.busbw, 6) + "  " + wrong;
+  return fmt::format("  {}  {}  {}  {:>6}", NcclNumber(timing.us.median, 7),
+                     NcclNumber(timing.algbw, 6), NcclNumber(timing.busbw, 6),
+                     timing.wrong < 0 ? "N/A" : std::to_string(timing.wrong));
 }
 
 }  // namespace
 
 std::string TableHead(const SweepRequest& request, const SweepConditions& conditions) {
-  std::string text = Format("%s of float32 in place, %d ranks (%s), %d cores, %s\n",
-                            Name(request.kind), conditions.ranks, conditions.source.c_str(),
-                            conditions.machine.cores, conditions.machine.cpu.c_str());
+  std::string text = fmt::format("{} of float32 in place, {} ranks ({}), {} cores, {}\n",
+                                 Name(request.kind), conditions.ranks, conditions.source,
+                                 conditions.machine.cores, conditions.machine.cpu);
+  std::string above(10, ' '), below = fmt::format("{:>10}", "size");
   for (const Contender& contender : request.contenders) {
     const std::string options = OptionsOf(contender);
-    text +=
-        contender.label + ": " + PathOf(contender) + (options.empty() ? "" : "  " + options) + "\n";
+    text += fmt::format("{}: {}{}{}\n", contender.label, PathOf(contender),
+                        options.empty() ? "" : "  ", options);
+    above += fmt::format("  {:37}", contender.label);
+    below += fmt::format("  {:>9} {:>9} {:>8} {:>8}", "p50", "p99", "busbw", "#wrong");
   }
   text += "Time of the slowest rank in microseconds; busbw in GB/s as nccl-tests define it\n";
-  std::string above = Format("%10s", ""), below = Format("%10s", "size");
-  for (const Contender& contender : request.contenders) {
-    above += Format("  %-37s", contender.label.c_str());
-    below += Format("  %9s %9s %8s %8s", "p50", "p99", "busbw", "#wrong");
-  }
   if (request.contenders.size() == 2) below += "  B over A  95 % interval";
-  while (!above.empty() && above.back() == ' ') above.pop_back();
+  above.erase(above.find_last_not_of(' ') + 1);
   return text + above + "\n" + below + "\n";
 }
 
 std::string TableRow(const SweepRow& row) {
-  std::string text = Format("%10s", Size(row.bytes).c_str());
+  std::string text = fmt::format("{:>10}", Size(row.bytes));
   for (const Timing& timing : row.timings[kInPlace]) text += TimingColumns(timing);
   if (row.ratio[kInPlace]) text += RatioColumns(*row.ratio[kInPlace]);
   return text + "\n";
@@ -102,30 +96,32 @@ std::string TableFoot(const SweepRequest& request, const SweepResult& result) {
     ++counts[static_cast<int>(Judge(*row.ratio[kInPlace]))];
     ++compared;
   }
-  return Format("Of %d sizes B is faster at %d, slower at %d, not separable at %d\n", compared,
-                counts[static_cast<int>(Conclusion::kFaster)],
-                counts[static_cast<int>(Conclusion::kSlower)],
-                counts[static_cast<int>(Conclusion::kNotSeparable)]);
+  const auto count = [&](Conclusion conclusion) { return counts[static_cast<int>(conclusion)]; };
+  return fmt::format("Of {} sizes B is faster at {}, slower at {}, not separable at {}\n", compared,
+                     count(Conclusion::kFaster), count(Conclusion::kSlower),
+                     count(Conclusion::kNotSeparable));
 }
 
 std::string NcclHead(const SweepRequest& request, const SweepConditions& conditions,
                      size_t contender) {
   const Contender& side = request.contenders[contender];
   std::string text =
-      Format("# %s: communicator %s, %s, %d ranks, minBytes %lld maxBytes %lld\n",
-             side.label.c_str(), PathOf(side).c_str(), Name(request.kind), conditions.ranks,
-             static_cast<long long>(request.min_bytes), static_cast<long long>(request.max_bytes));
-  text += "# " + conditions.machine.engine + ", " + conditions.machine.cpu + "\n#\n";
-  text += Format(
-      "# %10s  %12s  %8s  %6s  %6s           out-of-place                       in-place "
-      "         \n",
-      "", "", "", "", "");
-  text += Format("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s\n", "size",
-                 "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time",
-                 "algbw", "busbw", "#wrong");
-  text += Format("# %10s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s\n", "(B)",
-                 "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)",
-                 "(GB/s)", "");
+      fmt::format("# {}: communicator {}, {}, {} ranks, minBytes {} maxBytes {}\n# {}, {}\n#\n",
+                  side.label, PathOf(side), Name(request.kind), conditions.ranks, request.min_bytes,
+                  request.max_bytes, conditions.machine.engine, conditions.machine.cpu);
+  text +=
+      fmt::format("# {:50}           out-of-place                       in-place          \n", "");
+  constexpr const char* kRows[][9] = {
+      {"size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"},
+      {"(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""}};
+  for (const auto& row : kRows) {
+    text += fmt::format("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}", row[0], row[1], row[2], row[3],
+                        row[4]);
+    for (int placement = 0; placement < kPlacements; ++placement) {
+      text += fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", row[5], row[6], row[7], row[8]);
+    }
+    text += "\n";
+  }
   return text;
 }
 
@@ -133,8 +129,8 @@ std::string NcclRow(const SweepRequest& request, const SweepRow& row, size_t con
   const bool reduces =
       request.kind == TransferKind::kAllReduce || request.kind == TransferKind::kReduceScatter;
   const char* const root = request.kind == TransferKind::kBroadcast ? "0" : "-1";
-  return Format("%12lld  %12lld  %8s  %6s  %6s", static_cast<long long>(row.bytes),
-                static_cast<long long>(row.count), "float", reduces ? "sum" : "none", root) +
+  return fmt::format("{:12}  {:12}  {:>8}  {:>6}  {:>6}", row.bytes, row.count, "float",
+                     reduces ? "sum" : "none", root) +
          NcclColumns(row.timings[kOutOfPlace][contender]) +
          NcclColumns(row.timings[kInPlace][contender]) + "\n";
 }
@@ -150,10 +146,9 @@ std::string NcclFoot(const SweepResult& result, size_t contender) {
       ++figures;
     }
   }
-  return Format("# %-20s : %lld %s\n", "Out of bounds values", static_cast<long long>(wrong),
-                wrong != 0 ? "FAILED" : "OK") +
-         Format("# %-20s : %g \n#\n", "Avg bus bandwidth",
-                figures != 0 ? sum / static_cast<double>(figures) : 0.0);
+  return fmt::format("# {:20} : {} {}\n# {:20} : {:g} \n#\n", "Out of bounds values", wrong,
+                     wrong != 0 ? "FAILED" : "OK", "Avg bus bandwidth",
+                     figures != 0 ? sum / static_cast<double>(figures) : 0.0);
 }
 
 }  // namespace engine::bench

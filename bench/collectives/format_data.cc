@@ -1,9 +1,12 @@
 // The forms that programs read.
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
+#include "app/plugins/option_value.h"
 #include "bench/collectives/format.h"
 #include "bench/report/json_parts.h"
 
@@ -15,19 +18,9 @@ using Json = nlohmann::ordered_json;
 Json ToJson(const Contender& contender) {
   Json options = Json::object();
   for (const plugin::OwnedOption& option : contender.choice.options) {
-    switch (option.type) {
-      case OptionType::kBool:
-        options[option.name] = option.integer != 0;
-        break;
-      case OptionType::kInt:
-        options[option.name] = option.integer;
-        break;
-      case OptionType::kFloat:
-        options[option.name] = option.number;
-        break;
-      default:
-        options[option.name] = option.string;
-    }
+    // Numbers and lists are written as in JSON.
+    options[option.name] =
+        option.string.empty() ? Json::parse(plugins::ToText(option)) : Json(option.string);
   }
   return {{"name", contender.choice.entry.name},
           {"version", contender.choice.entry.version},
@@ -58,18 +51,12 @@ std::string SweepCsv(const SweepRequest& request, const SweepConditions& conditi
       for (size_t i = 0; i < row.timings[placement].size(); ++i) {
         const Timing& timing = row.timings[placement][i];
         const Contender& contender = request.contenders[i];
-        char line[512];
-        std::snprintf(line, sizeof(line), "%s,%s,%s,%d,%lld,%lld,%s,%lld,%.3f,%.3f,%.3f,%.6g,%.6g",
-                      contender.label.c_str(), contender.choice.entry.name.c_str(),
-                      Name(request.kind), conditions.ranks, static_cast<long long>(row.bytes),
-                      static_cast<long long>(row.count), Name(placement),
-                      static_cast<long long>(timing.iterations), timing.us.median, timing.us.p99,
-                      timing.us.mean, timing.algbw, timing.busbw);
         // Empty: nothing was moved, so nothing could be checked.
-        text += line;
-        text += ',';
-        if (timing.wrong >= 0) text += std::to_string(timing.wrong);
-        text += '\n';
+        text += fmt::format(
+            "{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.6g},{:.6g},{}\n", contender.label,
+            contender.choice.entry.name, Name(request.kind), conditions.ranks, row.bytes, row.count,
+            Name(placement), timing.iterations, timing.us.median, timing.us.p99, timing.us.mean,
+            timing.algbw, timing.busbw, timing.wrong < 0 ? "" : std::to_string(timing.wrong));
       }
     }
   }

@@ -41,9 +41,7 @@ Status Check(const LinkOptions& options) {
 }  // namespace
 
 LinkedHosts::LinkedHosts(const LinkOptions& options)
-    : options_(options), ip_(FindProgram("ip")), tc_(FindProgram("tc")) {
-  facts_ = {.burst_bytes = options.burst_bytes, .limit_bytes = options.limit_bytes};
-}
+    : options_(options), ip_(FindProgram("ip")), tc_(FindProgram("tc")) {}
 
 Status LinkedHosts::Ip(const std::string& name, const std::string& commands) const {
   return RunProgram({ip_, "-n", name, "-batch", "-"}, commands).status();
@@ -108,7 +106,6 @@ Result<std::string> LinkedHosts::DefaultCongestion() const {
 // which the facts tell.
 Status LinkedHosts::MakeRoutes() {
   facts_.congestion = options_.congestion;
-  facts_.quick_ack = true;
   if (RouteAll(" congctl " + options_.congestion + " quickack 1").ok()) return {};
   ENGINE_ASSIGN_OR_RETURN(facts_.congestion, DefaultCongestion());
   return RouteAll(" quickack 1");

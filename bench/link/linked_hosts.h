@@ -20,9 +20,6 @@
 namespace engine::bench {
 
 constexpr int kMaxLinkedHosts = 64;
-// The network interface of every host.
-constexpr const char* kLinkInterface = "eth0";
-
 struct LinkOptions {
   int hosts = 2;                     // 1 .. kMaxLinkedHosts
   std::string rate = "1gbit";        // of each link, each way: a number and kbit, mbit or gbit
@@ -35,10 +32,7 @@ struct LinkOptions {
 struct LinkFacts {
   double bits_per_second = 0;          // of each link, each way, as given to the token bucket
   double goodput_bits_per_second = 0;  // of TCP at best: 1448 of each 1514 bytes are payload
-  int64_t burst_bytes = 0;
-  int64_t limit_bytes = 0;
   std::string congestion;  // the one in use: the kernel may not have the one that was asked for
-  bool quick_ack = false;  // whether every segment is acknowledged at once
 };
 
 // Sums over all token buckets since the hosts were made.

@@ -37,15 +37,13 @@ class Comparison {
 };
 
 Status Comparison::MakeLink(TrainResult* result) {
-  if (request_.link_rate.empty()) return {};
-  LinkOptions options;
+  if (request_.link.rate.empty()) return {};
+  LinkOptions options = request_.link;
   options.hosts = request_.ranks + request_.servers;
-  options.rate = request_.link_rate;
-  options.congestion = request_.congestion;
   ENGINE_ASSIGN_OR_RETURN(hosts_, LinkedHosts::Create(options));
   const LinkFacts& facts = hosts_->facts();
   result->link =
-      LinkConditions{request_.link_rate, facts.goodput_bits_per_second, facts.congestion};
+      LinkConditions{request_.link.rate, facts.goodput_bits_per_second, facts.congestion};
   return {};
 }
 
@@ -111,22 +109,19 @@ double MedianOfRuns(const std::vector<RunResult>& runs, SideId side, double RunR
   return Median(std::move(values));
 }
 
-// F and B: stated by the model, or what the tasks of the null side took.
 struct ComputeTimes {
   double forward = 0, backward = 0;
-  bool known = false;
 };
-ComputeTimes GetComputeTimes(const TrainResult& result) {
-  const TrainRequest& request = result.request;
-  if (request.forward_seconds && request.backward_seconds) {
-    return {*request.forward_seconds, *request.backward_seconds, true};
-  }
-  if (!request.null_side) return {};
-  // Updates and the rest of a step are computed too: they count as backward work, because they end
-  // it.
+
+// F and B: stated by the model, or what the tasks of the null side took. Updates and the rest of a
+// step are computed too: they count as backward work, because they end it.
+std::optional<ComputeTimes> GetComputeTimes(const TrainResult& result) {
+  const auto& stated = result.request.stated;
+  if (stated) return ComputeTimes{stated->forward_seconds, stated->backward_seconds};
+  if (!result.request.null_side) return std::nullopt;
   const double forward = MedianOfRuns(result.runs, SideId::kNull, &RunResult::forward_seconds);
   const double step = result.steps[static_cast<int>(SideId::kNull)].median;
-  return {forward, std::max(0.0, step - forward), true};
+  return ComputeTimes{forward, std::max(0.0, step - forward)};
 }
 
 // Of a rank's gradients, the share that the busiest link carries each way. An all-reduce: 2
@@ -140,22 +135,21 @@ double LinkShare(const TrainRequest& request) {
 
 Conditions GetConditions(const TrainResult& result) {
   Conditions conditions;
-  const ComputeTimes compute = GetComputeTimes(result);
-  if (compute.known) conditions.compute_seconds = compute.forward + compute.backward;
-  int64_t bytes = result.request.gradient_bytes.value_or(0);
-  for (const RunResult& run : result.runs) {
-    if (!result.request.gradient_bytes) bytes = std::max(bytes, run.bytes_per_step);
-  }
+  const auto compute = GetComputeTimes(result);
+  if (compute) conditions.compute_seconds = compute->forward + compute->backward;
+  int64_t bytes = 0;
+  for (const RunResult& run : result.runs) bytes = std::max(bytes, run.bytes_per_step);
+  if (result.request.stated) bytes = result.request.stated->gradient_bytes;
   if (!result.link || bytes == 0 || result.link->goodput_bits_per_second <= 0) return conditions;
   const double link_bytes = LinkShare(result.request) * static_cast<double>(bytes);
   const double c = link_bytes * 8 / result.link->goodput_bits_per_second;
   conditions.communication_seconds = c;
-  if (!compute.known || *conditions.compute_seconds <= 0) return conditions;
+  if (!compute || *conditions.compute_seconds <= 0) return conditions;
   conditions.ratio = c / *conditions.compute_seconds;
   // With servers everything is first pushed, then pulled.
   const int ways = result.request.servers > 0 ? 2 : 1;
   conditions.no_overlap = *conditions.compute_seconds + ways * c;
-  conditions.backward_overlap = compute.forward + std::max(compute.backward, c);
+  conditions.backward_overlap = compute->forward + std::max(compute->backward, c);
   conditions.full_overlap = std::max(*conditions.compute_seconds, c);
   return conditions;
 }
@@ -166,8 +160,7 @@ std::string ControlInWords(const Ratio& ratio) {
   }
   return "control failed: A against itself, yet " + ConclusionText(ratio) +
          "; the machine was not steady, so take no conclusion from it as it is (more --blocks, "
-         "less "
-         "load)";
+         "less load)";
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/link/linked_hosts.h"
 #include "bench/machine/machine.h"
+#include "bench/profile/profile.h"
 #include "bench/statistics/ratio.h"
 #include "bench/statistics/summary.h"
 
@@ -17,6 +19,8 @@ struct Side {
   std::vector<std::string> plugins;         // --plugins
   std::vector<std::string> overrides;       // --set
   std::vector<std::string> plugin_folders;  // --plugin-path
+
+  bool any() const { return !plugins.empty() || !overrides.empty() || !plugin_folders.empty(); }
 };
 
 // "tcp, fifo_sched; train.x=1", for reports.
@@ -87,12 +91,9 @@ struct TrainRequest {
   int blocks = 3;
   uint64_t seed = 1;  // of the bootstrap
   double loss_tolerance = 1e-4;
-  int64_t timeout_ms = 600000;  // of one run
-  std::string link_rate;        // empty: ranks on this host, without a limit
-  std::string congestion = "cubic";
-  // F, B and the gradient's bytes where the model states them (--profile).
-  std::optional<double> forward_seconds, backward_seconds;
-  std::optional<int64_t> gradient_bytes;
+  int64_t timeout_ms = 600000;         // of one run
+  LinkOptions link{.rate = ""};        // no rate: ranks on this host, without a limit
+  std::optional<ProfileFacts> stated;  // F, B and the gradient's bytes where the model states them
 
   // A side that runs.
   const Side& side(SideId id) const {

@@ -23,33 +23,20 @@ struct SimulateFlags {
   std::vector<std::string> schedulers;
   std::string ranks = "2..4096";
   std::string bandwidth, latency = "50us", message_cost = "0us", ticket_latency = "100us";
-  std::string burst = "0kb", copy_rate;
   std::string pattern = "exchange";
-  double goodput = NetworkModel().goodput;
-  double unfairness = 1;
-  int32_t in_flight = NetworkModel().max_in_flight;
-  int32_t servers = 0;
-  int64_t steps = StudyOptions().steps;
-  int64_t measured_steps = StudyOptions().measured_steps;
+  StudyOptions options{.network = {.unfairness = 1}};  // the numbers among the flags
   bool json = false;
 };
 
-Result<NetworkModel> NetworkOf(const SimulateFlags& flags) {
-  NetworkModel network{.goodput = flags.goodput,
-                       .unfairness = flags.unfairness,
-                       .max_in_flight = flags.in_flight,
-                       .servers = flags.servers};
+Status ReadQuantities(const SimulateFlags& flags, StudyOptions* options) {
+  NetworkModel& network = options->network;
   network.pattern = flags.pattern == "ring" ? Pattern::kRing : Pattern::kExchange;
   ENGINE_ASSIGN_OR_RETURN(network.bits_per_second, ParseBitRate("--bandwidth", flags.bandwidth));
   ENGINE_ASSIGN_OR_RETURN(network.latency_ns, ParseTime("--latency", flags.latency));
   ENGINE_ASSIGN_OR_RETURN(network.message_ns, ParseTime("--message-cost", flags.message_cost));
   ENGINE_ASSIGN_OR_RETURN(network.ticket_ns, ParseTime("--ticket-latency", flags.ticket_latency));
-  ENGINE_ASSIGN_OR_RETURN(network.burst_bytes, ParseBytes("--burst", flags.burst));
-  if (!flags.copy_rate.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes("--copy-rate", flags.copy_rate));
-    network.copy_bytes_per_second = static_cast<double>(bytes);
-  }
-  return network;
+  ENGINE_ASSIGN_OR_RETURN(options->ranks, ParseRanks("--ranks", flags.ranks));
+  return {};
 }
 
 // A trace is JSON, and no configuration begins like that.
@@ -105,9 +92,8 @@ Result<std::vector<config::Config>> LoadConfigs(const SimulateFlags& flags,
 }
 
 Status Predict(const SimulateFlags& flags, const command::Environment& environment) {
-  StudyOptions options{.steps = flags.steps, .measured_steps = flags.measured_steps};
-  ENGINE_ASSIGN_OR_RETURN(options.network, NetworkOf(flags));
-  ENGINE_ASSIGN_OR_RETURN(options.ranks, ParseRanks("--ranks", flags.ranks));
+  StudyOptions options = flags.options;
+  ENGINE_RETURN_IF_ERROR(ReadQuantities(flags, &options));
   std::optional<TracedRun> traced;
   if (LooksLikeTrace(flags.config.file)) {
     ENGINE_ASSIGN_OR_RETURN(traced, ReadTracedRun(flags.config, environment));
@@ -123,30 +109,31 @@ Status Predict(const SimulateFlags& flags, const command::Environment& environme
 }
 
 void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
+  NetworkModel& network = flags->options.network;
   app->add_option("--bandwidth", flags->bandwidth, "Rate of each rank's link, each way: 375mbit")
       ->required()
       ->type_name("RATE");
-  app->add_option("--goodput", flags->goodput, "Share of the rate that is payload")
+  app->add_option("--goodput", network.goodput, "Share of the rate that is payload")
       ->check(CLI::Range(0.01, 1.0));
-  app->add_option("--unfairness", flags->unfairness,
+  app->add_option("--unfairness", network.unfairness,
                   "How unequally transfers share a link: 0: not at all; 1: up to 4 to 1")
       ->check(CLI::Range(0.0, 100.0));
   app->add_option("--latency", flags->latency, "Of a message between two ranks, wake-up included")
       ->type_name("TIME");
   app->add_option("--message-cost", flags->message_cost, "Time that each message costs its host")
       ->type_name("TIME");
-  app->add_option("--copy-rate", flags->copy_rate,
-                  "Bytes a host sends and adds up in a second: 2gb (default: no limit)")
-      ->type_name("BYTES");
-  app->add_option("--burst", flags->burst, "Bucket of a link that tc-tbf limits")
-      ->type_name("BYTES");
+  app->add_option("--copy-rate", network.copy_bytes_per_second,
+                  "Bytes a host sends and adds up in a second: 2gb; 0: no limit")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app->add_option("--burst", network.burst_bytes, "Bucket of a link that tc-tbf limits: 256kb")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app->add_option("--ticket-latency", flags->ticket_latency,
                   "Until the others hear which transfer rank 0 has started")
       ->type_name("TIME");
-  app->add_option("--in-flight", flags->in_flight,
+  app->add_option("--in-flight", network.max_in_flight,
                   "Transfers that run at once (tcp.io_threads); 0: all")
       ->check(CLI::Range(0, 4096));
-  app->add_option("--servers", flags->servers,
+  app->add_option("--servers", network.servers,
                   "Parameter servers of their own, each with such a link; 0: those inside of the "
                   "ranks, if the configuration has them update")
       ->check(CLI::Range(0, 4096));
@@ -178,10 +165,10 @@ void AddSimulateCommand(CLI::App& app, const command::Environment& environment, 
   simulate->option_defaults()->always_capture_default();
   simulate->add_option("--ranks", flags->ranks, "Numbers of ranks: 2,4,8, or 2..4096 in doubles");
   AddNetworkFlags(simulate, flags.get());
-  simulate->add_option("--steps", flags->steps, "Steps to simulate for each prediction")
+  simulate->add_option("--steps", flags->options.steps, "Steps to simulate for each prediction")
       ->check(CLI::Range(5, 100000));
   simulate
-      ->add_option("--measured-steps", flags->measured_steps,
+      ->add_option("--measured-steps", flags->options.measured_steps,
                    "Steps to run for the times of the compute")
       ->check(CLI::Range(1, 1000));
   simulate->add_flag("--json", flags->json, "For programs");

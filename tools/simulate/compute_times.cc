@@ -4,15 +4,13 @@
 #include <cmath>
 #include <utility>
 
+#include "tools/trace/quantile.h"
+
 namespace engine::simulate {
 namespace {
 
-// Of an even number the lower one: what disturbs a measurement makes it longer.
 double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return trace::Quantile(std::move(values), 0.5);
 }
 
 Status CheckSame(const trace::RankTimeline& timeline, const exec::TaskGraph& graph) {

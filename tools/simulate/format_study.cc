@@ -1,4 +1,5 @@
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -8,53 +9,36 @@
 namespace engine::simulate {
 namespace {
 
-template <typename... Values>
-void Append(std::string* text, const char* format, Values... values) {
-  char line[512];
-  std::snprintf(line, sizeof(line), format, values...);
-  *text += line;
-}
-
 const char* NameOf(Pattern pattern) {
   return pattern == Pattern::kRing ? "ring" : "exchange";
 }
 
-void AppendNetwork(const NetworkModel& network, std::string* text) {
-  Append(text, "link      %.6g Mbit/s each way, of which %.3f payload; %s\n",
-         1e-6 * network.bits_per_second, network.goodput, NameOf(network.pattern));
-  Append(
-      text,
-      "          latency %.1f us, message %.1f us, ticket %.1f us, %d in flight, unfairness %.2f",
-      1e-3 * static_cast<double>(network.latency_ns),
-      1e-3 * static_cast<double>(network.message_ns), 1e-3 * static_cast<double>(network.ticket_ns),
-      network.max_in_flight, network.unfairness);
+std::string NetworkText(const NetworkModel& network) {
+  const auto us = [](int64_t ns) { return 1e-3 * static_cast<double>(ns); };
+  std::string text = fmt::format(
+      "link      {:.6g} Mbit/s each way, of which {:.3f} payload; {}\n"
+      "          latency {:.1f} us, message {:.1f} us, ticket {:.1f} us, {} in flight, unfairness "
+      "{:.2f}",
+      1e-6 * network.bits_per_second, network.goodput, NameOf(network.pattern),
+      us(network.latency_ns), us(network.message_ns), us(network.ticket_ns), network.max_in_flight,
+      network.unfairness);
   if (network.servers > 0) {
-    Append(text, "; %d servers of their own, each with such a link", network.servers);
+    text += fmt::format("; {} servers of their own, each with such a link", network.servers);
   }
-  if (network.burst_bytes > 0) {
-    Append(text, ", burst %lld bytes", static_cast<long long>(network.burst_bytes));
-  }
+  if (network.burst_bytes > 0) text += fmt::format(", burst {} bytes", network.burst_bytes);
   if (network.copy_bytes_per_second > 0) {
-    Append(text, ", copies at %.6g MB/s", 1e-6 * network.copy_bytes_per_second);
+    text += fmt::format(", copies at {:.6g} MB/s", 1e-6 * network.copy_bytes_per_second);
   }
-  *text += "\n";
+  return text + "\n";
 }
 
-void AppendRow(const Prediction& row, std::string* text) {
-  Append(text, "%5d %9.2f %9.2f %8.2f %8.2f %9.2f %6.2f %9.2f %9.2f %9.2f %8.1f %8.1f\n", row.ranks,
-         1e3 * row.step, 1e3 * row.exposed, 1e3 * row.forward, 1e3 * row.backward,
-         1e3 * row.communication, row.ratio(), 1e3 * row.no_overlap(), 1e3 * row.backward_overlap(),
-         1e3 * row.full_overlap(), 100 * row.schedule_efficiency(), 100 * row.scaling_efficiency);
-}
-
-void AppendRankings(const std::vector<SchedulerStudy>& studies, const StudyOptions& options,
-                    std::string* text) {
-  *text += "\nfastest first\n";
-  for (int32_t ranks : options.ranks) {
-    Append(text, "%5d ", ranks);
-    for (const std::string& name : Ranking(studies, ranks)) *text += " " + name;
-    *text += "\n";
-  }
+std::string RowText(const Prediction& row) {
+  return fmt::format(
+      "{:5} {:9.2f} {:9.2f} {:8.2f} {:8.2f} {:9.2f} {:6.2f} {:9.2f} {:9.2f} {:9.2f} {:8.1f} "
+      "{:8.1f}\n",
+      row.ranks, 1e3 * row.step, 1e3 * row.exposed, 1e3 * row.forward, 1e3 * row.backward,
+      1e3 * row.communication, row.ratio(), 1e3 * row.no_overlap(), 1e3 * row.backward_overlap(),
+      1e3 * row.full_overlap(), 100 * row.schedule_efficiency(), 100 * row.scaling_efficiency);
 }
 
 nlohmann::ordered_json RowJson(const Prediction& row) {
@@ -76,18 +60,21 @@ nlohmann::ordered_json RowJson(const Prediction& row) {
 }  // namespace
 
 std::string FormatStudy(const std::vector<SchedulerStudy>& studies, const StudyOptions& options) {
-  std::string text;
-  AppendNetwork(options.network, &text);
+  std::string text = NetworkText(options.network);
   for (const SchedulerStudy& study : studies) {
-    Append(&text, "\n%s\n", study.scheduler.c_str());
+    text += "\n" + study.scheduler + "\n";
     for (const std::string& warning : study.warnings) text += "  " + warning + "\n";
     text +=
         "ranks   step ms   exposed     F ms     B ms      C ms      r    F+B+C F+max(B,C) "
         "max(F+B,C) sched %  scale %\n";
-    AppendRow(study.alone, &text);
-    for (const Prediction& row : study.predictions) AppendRow(row, &text);
+    text += RowText(study.alone);
+    for (const Prediction& row : study.predictions) text += RowText(row);
   }
-  if (studies.size() > 1) AppendRankings(studies, options, &text);
+  if (studies.size() == 1) return text;
+  text += "\nfastest first\n";
+  for (const int32_t ranks : options.ranks) {
+    text += fmt::format("{:5}  {}\n", ranks, fmt::join(Ranking(studies, ranks), " "));
+  }
   return text;
 }
 

@@ -35,14 +35,6 @@ Result<int64_t> ParseTime(const char* flag, const std::string& text) {
   return std::llround(time);
 }
 
-Result<int64_t> ParseBytes(const char* flag, const std::string& text) {
-  ENGINE_ASSIGN_OR_RETURN(
-      const double bytes,
-      command::ParseAmount(flag, text, {{"b", 1}, {"kb", 0x1p10}, {"mb", 0x1p20}, {"gb", 0x1p30}},
-                           0, kMost, "number of bytes; write 256kb (b, kb, mb, gb)"));
-  return std::llround(bytes);
-}
-
 Result<std::vector<int32_t>> ParseRanks(const char* flag, const std::string& text) {
   const auto wrong = [&] {
     return Status::Error(StatusCode::kInvalidArgument,

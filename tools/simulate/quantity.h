@@ -15,8 +15,6 @@ namespace engine::simulate {
 Result<double> ParseBitRate(const char* flag, const std::string& text);
 // "50us": nanoseconds. Units ns, us, ms, s.
 Result<int64_t> ParseTime(const char* flag, const std::string& text);
-// "256kb": bytes. Units b, kb, mb, gb (powers of 1024, as tc-tbf(8) means them).
-Result<int64_t> ParseBytes(const char* flag, const std::string& text);
 // "2,4,8" or "2..4096", which doubles and ends with the last: ascending numbers of ranks, 2 to
 // 4096.
 Result<std::vector<int32_t>> ParseRanks(const char* flag, const std::string& text);

@@ -30,12 +30,6 @@ TEST(QuantityTest, Times) {
   EXPECT_FALSE(ParseTime("--latency", "-1us").ok());
 }
 
-TEST(QuantityTest, Bytes) {
-  EXPECT_EQ(*ParseBytes("--burst", "256kb"), 262144);
-  EXPECT_EQ(*ParseBytes("--burst", "0b"), 0);
-  EXPECT_FALSE(ParseBytes("--burst", "256kbit").ok());
-}
-
 TEST(QuantityTest, Ranks) {
   EXPECT_THAT(*ParseRanks("--ranks", "2,3,8"), ElementsAre(2, 3, 8));
   EXPECT_THAT(*ParseRanks("--ranks", "4096"), ElementsAre(4096));
