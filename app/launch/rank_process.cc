@@ -52,17 +52,19 @@ void RankProcess::EndIfItHangs() {
     if (ended_.try_acquire_for(std::chrono::milliseconds(kPollMs))) return;
   }
   if (ended_.try_acquire_for(grace)) return;
-  Status known;
+  Status known, overdue;
   {
     const std::lock_guard lock(mutex_);
     known = cause();
+    overdue = overdue_;
   }
   const Status reason = known.ok() ? abort_.reason() : AbortReason(known);
   const StatusCode code = known.ok() ? reason.code() : known.code();
   if (options_->notice) {
     options_->notice(base::MemberName(base::MemberOf(info_)) + ": " + reason.message() +
-                     "; its own work hangs and was ended " + std::to_string(grace.count()) +
-                     " ms later");
+                     "; its own work hangs" +
+                     (overdue.ok() ? "" : " (" + std::string(overdue.message()) + ")") +
+                     " and was ended " + std::to_string(grace.count()) + " ms later");
   }
   const int signal = code == StatusCode::kInterrupted ? stop_requested() : 0;
   _exit(signal != 0 ? 128 + signal : ExitCode(code));
@@ -86,11 +88,18 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     info_.one_host = shape.one_host ? 1 : 0;
     base::RankContext context{info_, *client_, abort_, stop_requested_,
                               [this] { client_->AllowLosses(); }};
-    base::CallWatch watch(abort_);
-    context.watch = &watch;
     context.report = [this](const Status& why) {
       client_->Report(client_->Explain(WithLimits(why)));
     };
+    base::CallWatch watch(abort_, kTransferTimeoutMs, base::kCallLookMs,
+                          [&](const Status& overdue) {
+                            {
+                              const std::lock_guard lock(mutex_);
+                              overdue_ = overdue;
+                            }
+                            context.Report(overdue);
+                          });
+    context.watch = &watch;
     status = client_->Explain(CallBody(body, context));
   }
   ended_.release();

@@ -62,6 +62,7 @@ class RankProcess {
   bool signalled_ = false;  // signal thread only
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;  // set once, under mutex_
+  Status overdue_;                       // guarded by mutex_: the call of a plugin that hangs
   const LaunchOptions* const options_ = nullptr;
   std::counting_semaphore<2> ended_{0};  // the work, and this
   // Last: they end before what they use.

@@ -70,6 +70,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 }
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
+  if (server.watch != nullptr) server.watch->SetTimeout(config.run().communication.timeout_ms);
   ENGINE_RETURN_IF_ERROR(
       train::CheckSameAsRankZero(server, kPlugins, config.plugins().versions,
                                  config.run().communication.rendezvous_timeout_ms));

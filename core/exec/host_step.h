@@ -102,7 +102,8 @@ class HostStep {
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
 
-  CallContext call_context_;  // of the micro-batch at hand
+  std::vector<const base::CallWatch::Call*> begins_;  // of hooks
+  CallContext call_context_;                          // of the micro-batch at hand
   bool backward_begun_ = false;
   StepInput tail_;             // of the updates at hand
   std::span<float> observed_;  // sums of the hook that has observed last

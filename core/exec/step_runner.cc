@@ -44,18 +44,20 @@ void EndGathers(const StepParts& parts, const Status& reason) {
   if (parts.gathers != nullptr) parts.gathers->communicator().Abort(reason);
 }
 
-// An op is named by its task, which names its layer.
+// Null for ops, which name themselves (BoundCalls).
 const CallWatch::Call* Describe(const ExecutorOptions& options, const Task& task,
                                 CallWatch& watch) {
-  const bool sends = task.info.kind == TaskKind::kTransfer;
-  const std::string who =
-      sends                                 ? "communicator '" + options.communicator_name + "'"
-      : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
-      : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
-                                            : std::string("an op");
-  return watch.Describe(
-      who + " has not returned from " + (sends ? "Submit of '" : "'") + task.name + "'",
-      sends ? options.timeout_ms : options.device_timeout_ms);
+  if (task.info.kind == TaskKind::kTransfer) {
+    return watch.Describe("communicator '" + options.communicator_name +
+                              "' has not returned from Submit of '" + task.name + "'",
+                          options.timeout_ms);
+  }
+  const std::string function = "'" + task.name + "'";
+  if (task.hook != graph::kNone) {
+    return watch.Describe("hook '" + options.hook_names[task.hook] + "'", function);
+  }
+  if (task.info.kind != TaskKind::kUpdate) return nullptr;
+  return watch.Describe("optimizer '" + options.optimizer_name + "'", function);
 }
 
 StepCalls DescribeStep(const StepParts& parts) {
@@ -115,6 +117,7 @@ bool StepRunner::End() {
     return in_flight() > 0;
   };
   if (is_busy()) {
+    const OpenCall open(watch_, "communicator '" + parts_.options.communicator_name + "'", "Abort");
     parts_.plugins.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }
   step_.End();
@@ -144,12 +147,14 @@ Status StepRunner::Begin(uint64_t step) {
 
 Status StepRunner::RunHead() {
   Lock lock(mutex_);
+  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   loop_.BeginStep(now_step_, step_begin_ns_);
   return Drive(lock, &StepLoop::HeadDone);
 }
 
 Status StepRunner::RunTail() {
   Lock lock(mutex_);
+  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   loop_.BeginFlush();
   return Drive(lock, &StepLoop::TailDone);
 }
@@ -190,7 +195,6 @@ void StepRunner::RecordStep(int64_t now_ns) {
 
 // What has become ready may let transfers start.
 Status StepRunner::Drive(Lock& lock, bool (StepLoop::*done)() const) {
-  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   Pump(lock);
   lock_ = &lock;
   wait_begin_ns_ = 0;
@@ -420,9 +424,12 @@ Status StepRunner::GiveUp(Status status) {
     const std::lock_guard lock(mutex_);
     Fail(std::move(status));
     status = failure_;
+    const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
     loop_.Abandon();
   }
   step_.Abandon();  // an abort may wait until nobody can launch recorded transfers
+  const OpenCall open(watch_, "communicator '" + parts_.options.communicator_name + "'",
+                      std::string("Abort after: ") + status.message());
   parts_.plugins.communicator->Abort(status);
   EndGathers(parts_, status);
   return status;
