@@ -67,7 +67,7 @@ class HangingDataset final : public Hanging<kit::ReadDataset> {
       : Hanging(std::move(trap), "hanging_dataset", SampleTensor{.name = "point", .shape = {8}},
                 SampleTensor{.name = "class", .dtype = DType::kInt32, .classes = 4}) {}
   Status Fill(const FillCall& call) const noexcept override {
-    trap_.At(call.epoch < 2 ? "Fill" : "Fill ahead");
+    trap_.At(call.epoch < 2 ? "Fill" : "Ahead");
     std::memset(call.tensors[0], 0, call.indices.size() * 8 * sizeof(float));
     std::memset(call.tensors[1], 0, call.indices.size() * sizeof(int32_t));
     return {};
@@ -103,7 +103,7 @@ class HangingOp final : public Hanging<Op> {
     return {};
   }
   Status Forward(const OpCall& call) noexcept override {
-    trap_.At(call.training != 0 ? "Forward" : "evaluation");
+    trap_.At(call.training != 0 ? "Forward" : "Evaluation");
     return Copy(call.inputs[0], call.outputs[0]);
   }
   Status Backward(const OpCall& call) noexcept override {
