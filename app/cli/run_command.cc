@@ -121,7 +121,7 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   }
   const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
-      .liveness_timeout_ms = config->run().communication.timeout_ms + launch::kLivenessMarginMs,
+      .liveness_timeout_ms = launch::LivenessTimeoutMs(config->run().communication.timeout_ms),
       .notice = PrintNotice};
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {

@@ -119,7 +119,14 @@ class PrefetchingLoader final : public train::BatchStream {
     return {};
   }
 
+  // One that does not return is joined for ever, which the watch ends.
+  ~PrefetchingLoader() override {
+    const base::OpenCall open(options_.watch, base::CallWatch::kCompute, options_.fill);
+    producer_ = {};
+  }
+
   Result<const Batch*> Next() override {
+    const base::OpenCall open(options_.watch, base::CallWatch::kCompute, options_.fill);
     std::unique_lock lock(mutex_);
     released_ = taken_;
     slot_free_.notify_one();
@@ -128,7 +135,9 @@ class PrefetchingLoader final : public train::BatchStream {
                               [this] { return produced_ > taken_ || !error_.ok(); });
     if (produced_ > taken_) return &slots_[taken_++ % slots_.size()].batch;
     if (in_time) return error_;
-    return Status::Error(StatusCode::kTimeout, "%s: no batch was ready within %" PRId64 " ms",
+    return Status::Error(StatusCode::kTimeout,
+                         "%s: no batch was ready within %" PRId64
+                         " ms: Fill of its plugin is slow or does not return",
                          name_.c_str(), options_.timeout_ms);
   }
 

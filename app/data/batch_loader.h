@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/call_watch.h"
 #include "core/train/batch_source.h"
 #include "engine/dataset.h"
 
@@ -14,6 +15,9 @@ struct LoaderOptions {
   bool shuffle = true;
   int32_t prefetch = 2;        // batches made ahead of the one in use; 0 .. 1024
   int64_t timeout_ms = 60000;  // for a batch to be made, once it is asked for
+  base::CallWatch* watch =
+      nullptr;  // or null, and the call that is open while a batch is waited for
+  const base::CallWatch::Call* fill = nullptr;
 };
 
 // Step s of an epoch covers positions [s * global_batch, min((s + 1) * global_batch, size)) of the

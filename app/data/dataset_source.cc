@@ -49,16 +49,25 @@ Status CheckInfo(const DatasetInfo& info) {
 }  // namespace
 
 DatasetSource::DatasetSource(const train::RunConfig& config, base::RankContext& rank)
-    : config_(config), host_(config.plugins.dataset.entry.name, rank, nullptr, nullptr) {}
+    : config_(config),
+      watch_(rank.watch),
+      fill_(watch_ == nullptr
+                ? nullptr
+                : watch_->Describe("plugin '" + config.plugins.dataset.entry.name + "'", "Fill")),
+      host_(config.plugins.dataset.entry.name, rank, nullptr, nullptr) {}
 
 Status DatasetSource::Make() {
-  ENGINE_ASSIGN_OR_RETURN(dataset_, plugin::Create<Dataset>(config_.plugins.dataset, host_));
+  ENGINE_ASSIGN_OR_RETURN(dataset_,
+                          plugin::Create<Dataset>(config_.plugins.dataset, host_, watch_));
   return {};
 }
 
 Status DatasetSource::Open() {
   ENGINE_RETURN_IF_ERROR(Make());
-  ENGINE_RETURN_IF_ERROR(dataset_->Open(config_.seed));
+  {
+    const base::OpenCall open = host_.Open("Open");
+    ENGINE_RETURN_IF_ERROR(dataset_->Open(config_.seed));
+  }
   ENGINE_RETURN_IF_ERROR(CheckInfo(info()));
   if (config_.data.crop_padding == 0 && !config_.data.flip) return {};
   const AugmentOptions options{
@@ -72,7 +81,10 @@ Result<std::unique_ptr<train::BatchStream>> DatasetSource::Batches(
   return LoadBatches(*dataset_, request,
                      {.seed = config_.seed,
                       .shuffle = request.split == Split::kTrain && config_.data.shuffle,
-                      .prefetch = config_.data.prefetch});
+                      .prefetch = config_.data.prefetch,
+                      .timeout_ms = 2 * config_.communication.timeout_ms,
+                      .watch = watch_,
+                      .fill = fill_});
 }
 
 }  // namespace engine::data

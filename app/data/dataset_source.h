@@ -14,6 +14,7 @@ class DatasetSource final : public train::BatchSource {
  public:
   // Both are borrowed.
   DatasetSource(const train::RunConfig& config, base::RankContext& rank);
+  ~DatasetSource() override { host_.Destroy(&dataset_); }
 
   // Makes the dataset that the configuration chooses, which reads nothing yet: info() says what a
   // sample is.
@@ -26,6 +27,8 @@ class DatasetSource final : public train::BatchSource {
 
  private:
   const train::RunConfig& config_;
+  base::CallWatch* const watch_;  // or null, as:
+  const base::CallWatch::Call* const fill_;
   plugin::PluginHost host_;
   std::unique_ptr<Dataset> dataset_;  // uses the host
 };

@@ -2,7 +2,10 @@
 // are defaults.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "core/base/call_watch.h"
 
 namespace engine::launch {
 
@@ -29,9 +32,15 @@ inline constexpr int64_t kTwoRunsMs = 5000;
 // does not count (app/launch/membership.h).
 inline constexpr int64_t kPingMs = 500;
 inline constexpr int64_t kLivenessMarginMs = 500;
-inline constexpr int64_t kLivenessTimeoutMs = 30000 + kLivenessMarginMs;  // LaunchOptions
+inline constexpr int64_t kTransferTimeoutMs = 30000;  // communication.timeout_ms
 // A timeout of one member is explained by another one's silence that has lasted so long.
 inline constexpr int64_t kSuspectMs = 1500;
+// Also where transfers have less than it takes to hear of a healthy peer several times.
+constexpr int64_t LivenessTimeoutMs(int64_t transfer_ms) {
+  return std::max(transfer_ms, kSuspectMs) + kLivenessMarginMs;
+}
+inline constexpr int64_t kLivenessTimeoutMs =
+    LivenessTimeoutMs(kTransferTimeoutMs);  // LaunchOptions
 
 // To say how a member ended, and for the server to close after that.
 inline constexpr int64_t kReportTimeoutMs = 1000;
@@ -66,7 +75,7 @@ inline constexpr int64_t kSecondSignalMs = 1000;
 static_assert(kRendezvousGraceMs > kReportTimeoutMs + kPollMs);
 // A healthy peer is heard several times before its silence explains anything, and is given up only
 // later.
-static_assert(2 * (kPingMs + kPollMs) < kSuspectMs && kSuspectMs < kLivenessTimeoutMs);
+static_assert(2 * (kPingMs + kPollMs) < kSuspectMs && kSuspectMs < LivenessTimeoutMs(0));
 // A member that is silent is found within its limit and 2 s.
 static_assert(kLivenessMarginMs + kPingMs + 2 * kPollMs < 2000);
 // Both sides of a cut link have ended 5 s after the deadline of a transfer.
@@ -81,6 +90,8 @@ static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);
 static_assert(kFlushMs < kReportTimeoutMs && kPollMs < kFlushMs);
 // The cause shows, and is told, before the members that failed of it are killed.
 static_assert(kSecondaryFailureMs + kPollMs < kDefaultGraceMs);
+// A plugin that hangs while others end is named before its process is killed.
+static_assert(base::kCallEndMs + base::kCallLookMs + kPollMs < kDefaultGraceMs);
 // How a process ended is known before its members' reports are waited for no more.
 static_assert(kExitMs < kReportTimeoutMs && kReportTimeoutMs < kDefaultGraceMs);
 

@@ -39,6 +39,15 @@ LaunchOutcome FailureLog::Outcome(int stop_signal) const {
       entries_.begin(), entries_.end(),
       [](const Entry& a, const Entry& b) { return a.weight < b.weight; });  // the first of equals
   if (best == entries_.end()) return {};
+  const int blamed = best->status.rank();
+  const bool nobody = blamed == base::kNobody;
+  if (best->status.code() == StatusCode::kTimeout && (nobody || best->member != blamed)) {
+    const auto explanation = std::find_if(best + 1, entries_.end(), [=](const Entry& entry) {
+      return entry.weight == Weight::kPrimary && entry.status.rank() == entry.member &&
+             (nobody ? entry.member != blamed : entry.member == blamed);
+    });
+    if (explanation != entries_.end()) best = explanation;
+  }
   const bool stopped = best->weight == Weight::kInterrupted && stop_signal != 0;
   return {best->status, stopped ? 128 + stop_signal : best->exit_code};
 }

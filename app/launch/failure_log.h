@@ -14,7 +14,8 @@ namespace engine::launch {
 Status AbortReason(const Status& cause);
 
 // Collects what is known and names the best: the first primary cause, else the user's
-// request to stop, else the first secondary failure. Of one thread.
+// request to stop, else the first secondary failure. A timeout of whoever has waited for another one
+// is explained by what that one says of itself later. Of one thread.
 class FailureLog {
  public:
   // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays

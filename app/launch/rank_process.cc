@@ -59,17 +59,20 @@ void RankProcess::Watch() {
 
 // The thread of the work hangs, so nothing can return to the command line.
 void RankProcess::EndHangingWork() {
-  Status known;
+  Status known, overdue;
   {
     const std::lock_guard lock(mutex_);
     known = cause();
+    overdue = overdue_;
   }
   const Status reason = known.ok() ? abort_.reason() : AbortReason(known);
   const StatusCode code = known.ok() ? reason.code() : known.code();
   if (options_->notice) {
     options_->notice(base::MemberName(base::MemberOf(info_)) + ": " + reason.message() +
-                     "; its own work hangs and was ended " +
-                     std::to_string(options_->grace_ms + kHangingProcessMs) + " ms later");
+                     "; its own work hangs" +
+                     (overdue.ok() ? "" : " (" + std::string(overdue.message()) + ")") +
+                     " and was ended " + std::to_string(options_->grace_ms + kHangingProcessMs) +
+                     " ms later");
   }
   const int signal = code == StatusCode::kInterrupted ? stop_requested() : 0;
   _exit(signal != 0 ? 128 + signal : ExitCode(code));
@@ -101,15 +104,21 @@ Status RankProcess::Work(const RankBody& body) {
   info_.world_size = shape.world_size;
   info_.servers = shape.servers;
   info_.one_host = shape.one_host ? 1 : 0;
-  base::CallWatch watch(abort_);
   base::RankContext context{
       .info = info_,
       .store = *client_,
       .abort = abort_,
       .stop_requested = stop_requested_,
       .allow_losses = [this] { client_->AllowLosses(); },
-      .report = [this](const Status& why) { client_->Report(client_->Explain(WithLimits(why))); },
-      .watch = &watch};
+      .report = [this](const Status& why) { client_->Report(client_->Explain(WithLimits(why))); }};
+  base::CallWatch watch(abort_, kTransferTimeoutMs, base::kCallLookMs, [&](const Status& overdue) {
+    {
+      const std::lock_guard lock(mutex_);
+      overdue_ = overdue;
+    }
+    context.Report(overdue);
+  });
+  context.watch = &watch;
   try {
     return body(context);
   } catch (const std::bad_alloc&) {

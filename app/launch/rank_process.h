@@ -64,6 +64,7 @@ class RankProcess {
   bool signalled_ = false;           // of the watch
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;  // set once, under mutex_
+  Status overdue_;                       // guarded by mutex_: the call of a plugin that hangs
   const kit::UniqueFd quit_;             // an eventfd: the watch shall end
   std::thread watch_;                    // last: it ends before what it uses
 };

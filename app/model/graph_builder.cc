@@ -202,6 +202,8 @@ Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
     shapes += (shapes.empty() ? "" : " and ") + ShapeText(specs.back().shape);
   }
   const OpSignature& signature = node->signature;
+  if (request_.plugins != nullptr) node->plugin = request_.plugins->PluginOfOp(node->op_name);
+  const base::OpenCall open(request_.watch, node->plugin, "Infer of '" + node->op_name + "'");
   Status inferred = node->op->Infer(specs, &node->signature);
   if (!inferred.ok()) {
     return inferred.WithContext("layer '%s' (%s, fed with %s)", node->name.c_str(),

@@ -20,6 +20,8 @@ struct ModelRequest {
   bool with_loss = true;  // false: a graph for inference, which ends at the outputs
   // Parameters whose name starts with one of these are not trained; one that fits none is kConfig.
   std::vector<std::string> frozen;
+  const plugin::PluginSelection* plugins = nullptr;  // borrowed: of the ops, for messages
+  base::CallWatch* watch = nullptr;                  // or null: nobody looks
 };
 
 class GraphBuilder final : public ModelBuilder {

@@ -28,9 +28,16 @@ Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContex
                                 ModelRequest request, const plugin::OpFactory& ops) {
   const plugin::PluginChoice& choice = config.plugins.model;
   plugin::PluginHost host(choice.entry.name, rank, nullptr, nullptr);
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, plugin::Create<Model>(choice, host));
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                          plugin::Create<Model>(choice, host, rank.watch));
   request.frozen = config.train.frozen;
-  Result<graph::Graph> graph = BuildModel(*model, request, ops);
+  request.plugins = &config.plugins;
+  request.watch = rank.watch;
+  Result<graph::Graph> graph = [&] {
+    const base::OpenCall open = host.Open("Build");
+    return BuildModel(*model, request, ops);
+  }();
+  host.Destroy(&model);
   if (!graph.ok()) {
     const bool is_its_own = graph.status().code() == StatusCode::kPlugin;
     return is_its_own ? graph.status().WithContext("model '%s'", choice.entry.name.c_str())

@@ -74,6 +74,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 }
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
+  if (server.watch != nullptr) server.watch->SetTimeout(config.run().communication.timeout_ms);
   ENGINE_RETURN_IF_ERROR(ComparePlugins(config, server));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));

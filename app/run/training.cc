@@ -79,7 +79,8 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_ASSIGN_OR_RETURN(
       std::unique_ptr<exec::ModelMemory> model,
       exec::ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                                *trainer.plugins().set().device, ops, run.seed));
+                                *trainer.plugins().set().device, ops, run.seed,
+                                /*shared=*/nullptr, rank.watch));
   for (size_t i = 0; i < model->graph().parameters.size(); ++i) {
     const TensorView from = trainer.executor().memory().parameter(static_cast<int32_t>(i));
     const TensorView to = model->parameter(static_cast<int32_t>(i));
@@ -124,6 +125,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                                                     const std::string& resume) {
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
+  if (rank.watch != nullptr) rank.watch->SetTimeout(run.communication.timeout_ms);
   train::TrainerParts parts{
       .data = std::make_unique<data::DatasetSource>(run, rank),
       .build_graph =

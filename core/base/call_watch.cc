@@ -2,8 +2,8 @@
 // by the number of changes, so that one call of a task is told from the next. A look counts as
 // look_ms however long it took, so a machine that was stopped blames nobody.
 //
-// Listeners run on this thread, and one may wait for a lock that the open call holds: the launcher
-// has listened first (StoreClient) and knows by then.
+// Listeners of the signal may run on this thread, and one may wait for a lock that the open call
+// holds: what comes first in a report is to tell the launcher.
 #include "core/base/call_watch.h"
 
 #include <chrono>
@@ -11,10 +11,12 @@
 
 namespace engine::base {
 
-CallWatch::CallWatch(AbortSignal& abort, int64_t setup_limit_ms, int64_t look_ms)
+CallWatch::CallWatch(AbortSignal& abort, int64_t timeout_ms, int64_t look_ms,
+                     std::function<void(const Status&)> report)
     : abort_(abort),
-      setup_limit_ms_(setup_limit_ms),
       look_ms_(look_ms),
+      report_(std::move(report)),
+      timeout_ms_(timeout_ms),
       thread_([this] { Look(); }) {}
 
 CallWatch::~CallWatch() {
@@ -31,24 +33,32 @@ const CallWatch::Call* CallWatch::Describe(std::string text, int64_t limit_ms) {
   return &calls_.emplace_back(Call{std::move(text), limit_ms});
 }
 
-const CallWatch::Call* CallWatch::DescribeSetup(const std::string& plugin, const char* function) {
-  return Describe("plugin '" + plugin + "' has not returned from " + function, setup_limit_ms_);
+// What is open for too long, or null. A healthy call may be under way when the run ends; but others
+// have waited about as long as one that hangs is open.
+const CallWatch::Call* CallWatch::Overdue(Slot& slot, int64_t looks_after_end) const {
+  const Call* const call = slot.call.load(std::memory_order_acquire);
+  const uint64_t changes = slot.changes.load(std::memory_order_relaxed);
+  if (call == nullptr || changes != std::exchange(slot.seen, changes)) slot.looks = 0;
+  if (call == nullptr) return nullptr;
+  const int64_t open_ms = slot.looks++ * look_ms_;
+  const bool outlives_the_run = looks_after_end * look_ms_ > kCallEndMs &&
+                                slot.looks > looks_after_end && 2 * open_ms > timeout_ms_;
+  return open_ms > call->limit_ms || outlives_the_run ? call : nullptr;
 }
 
 void CallWatch::Look() {
   std::unique_lock lock(mutex_);
+  int64_t looks_after_end = 0;
   while (!changed_.wait_for(lock, std::chrono::milliseconds(look_ms_), [this] { return ended_; })) {
+    looks_after_end += abort_.raised() ? 1 : 0;
     for (Slot& slot : slots_) {
-      const Call* const call = slot.call.load(std::memory_order_acquire);
-      const uint64_t changes = slot.changes.load(std::memory_order_relaxed);
-      if (call == nullptr || changes != std::exchange(slot.seen, changes)) slot.looks = 0;
-      if (call == nullptr || slot.looks++ * look_ms_ <= call->limit_ms) continue;
+      const Call* const call = Overdue(slot, looks_after_end);
+      if (call == nullptr) continue;
       const Status overdue =
           Status::Error(StatusCode::kTimeout, "%s for %lld s", call->text.c_str(),
-                        static_cast<long long>(call->limit_ms / 1000));
+                        static_cast<long long>(slot.looks * look_ms_ / 1000));
       lock.unlock();
-      abort_.Raise(overdue);
-      lock.lock();
+      return report_ ? report_(overdue) : abort_.Raise(overdue);
     }
   }
 }

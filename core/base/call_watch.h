@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,9 +14,18 @@
 
 namespace engine::base {
 
-// One per member. A call that is open for longer than its limit ends the run: the signal is raised
-// with a sentence that names it, so that the launcher hears of it, and ends this process if the call
-// does not return even then.
+// A call that waits for nobody may take so many times what a transfer may: it may read a large file,
+// or compute for long on all ranks alike.
+inline constexpr int64_t kCallTimeouts = 20;
+// How often the watch looks, and how long a call may stay open when the run has been given up: a
+// communicator has promised to end what waits within a second, and does so at once.
+inline constexpr int64_t kCallLookMs = 250;
+inline constexpr int64_t kCallEndMs = 3 * kCallLookMs;
+
+// One per member. A call that is open for longer than its limit ends the run: it is reported with a
+// sentence that names it, and the launcher ends this process if the call does not return even then.
+// Others that wait for this member may give up before that. So it is also reported when it is still
+// open some time after the end of the run, unless it began shortly before.
 class CallWatch {
  public:
   // The threads that call plugins: that of the member, and the one that submits transfers.
@@ -25,14 +35,22 @@ class CallWatch {
     int64_t limit_ms = 0;
   };
 
-  // Looks every `look_ms`, which is how late it may be. `setup_limit_ms`: of calls that make and
-  // destroy plugins and prepare the first step. `abort` is borrowed.
-  explicit CallWatch(AbortSignal& abort, int64_t setup_limit_ms = 120000, int64_t look_ms = 500);
+  // Looks every `look_ms`, which is how late it may be. `report` (RankContext::Report), on the thread
+  // that looks, is told once; null: `abort`, which is borrowed, is raised.
+  explicit CallWatch(AbortSignal& abort, int64_t timeout_ms = 30000, int64_t look_ms = kCallLookMs,
+                     std::function<void(const Status&)> report = nullptr);
   ~CallWatch();
+
+  // Of a transfer, which limits follow (kCallTimeouts). Before calls are described. [setup]
+  void SetTimeout(int64_t timeout_ms) { timeout_ms_ = timeout_ms; }
+  int64_t limit_ms() const { return kCallTimeouts * timeout_ms_; }
 
   // A call that may be opened again and again; there as long as this. [any-thread]
   const Call* Describe(std::string text, int64_t limit_ms);
-  const Call* DescribeSetup(const std::string& plugin, const char* function);
+  // "plugin 'x'" has not returned from "Plan".
+  const Call* Describe(const std::string& who, const std::string& function) {
+    return Describe(who + " has not returned from " + function, limit_ms());
+  }
 
   // What is open on `lane` from now on, or null; returns what was. Two stores. [thread of the lane]
   const Call* Enter(Lane lane, const Call* call) {
@@ -52,9 +70,12 @@ class CallWatch {
     int64_t looks = 0;
   };
   void Look();
+  const Call* Overdue(Slot& slot, int64_t looks_after_end) const;
 
   AbortSignal& abort_;
-  const int64_t setup_limit_ms_, look_ms_;
+  const int64_t look_ms_;
+  const std::function<void(const Status&)> report_;
+  std::atomic<int64_t> timeout_ms_;
   Slot slots_[kLanes];
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -69,10 +90,9 @@ class OpenCall {
  public:
   OpenCall(CallWatch* watch, CallWatch::Lane lane, const CallWatch::Call* call)
       : watch_(watch), lane_(lane), before_(watch ? watch->Enter(lane, call) : nullptr) {}
-  // Of the setup, on the thread of the member.
-  OpenCall(CallWatch* watch, const std::string& plugin, const char* function)
-      : OpenCall(watch, CallWatch::kCompute,
-                 watch ? watch->DescribeSetup(plugin, function) : nullptr) {}
+  // Outside of steps, on the thread of the member.
+  OpenCall(CallWatch* watch, const std::string& who, const std::string& function)
+      : OpenCall(watch, CallWatch::kCompute, watch ? watch->Describe(who, function) : nullptr) {}
   OpenCall(const OpenCall&) = delete;
   OpenCall& operator=(const OpenCall&) = delete;
   ~OpenCall() {

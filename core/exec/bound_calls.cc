@@ -32,7 +32,8 @@ void BoundCalls::AddView(std::vector<TensorView>* views, const TensorView& view,
   views->push_back(view);
 }
 
-Status BoundCalls::Bind(const plugin::OpFactory& factory) {
+Status BoundCalls::Bind(const plugin::OpFactory& factory, base::CallWatch* watch) {
+  watch_ = watch;
   bound_.resize(memory_.program_.instructions.size());
   for (size_t k = 0; k < bound_.size(); ++k) {
     const graph::Instruction& instruction = memory_.program_.instructions[k];
@@ -41,6 +42,11 @@ Status BoundCalls::Bind(const plugin::OpFactory& factory) {
       ENGINE_RETURN_IF_ERROR(BindAdd(factory, instruction, &bound));
     } else {
       BindNode(instruction, &bound);
+    }
+    if (watch != nullptr) {
+      const bool adds = instruction.kind == graph::InstructionKind::kAdd;
+      bound.watched = watch->Describe(
+          adds ? "op 'accumulate'" : memory_.graph_.nodes[instruction.node].plugin, bound.name);
     }
     bound.call.inputs = bound.inputs;
     bound.call.outputs = bound.outputs;
@@ -149,6 +155,7 @@ Status BoundCalls::Run(int32_t instruction, const CallContext& context) {
   bound.call.replicas = bound.asks_for_replicas ? context.replicas : nullptr;
   const bool backward =
       memory_.program_.instructions[instruction].kind == graph::InstructionKind::kBackward;
+  const base::OpenCall open(watch_, base::CallWatch::kCompute, bound.watched);
   Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
   return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
 }

@@ -27,8 +27,8 @@ class BoundCalls {
   // `memory` is borrowed; used from Bind on.
   explicit BoundCalls(const ModelMemory& memory) : memory_(memory) {}
 
-  // `factory` makes the op "accumulate". [setup]
-  Status Bind(const plugin::OpFactory& factory);
+  // `factory` makes the op "accumulate"; `watch`, which may be null, knows which op runs. [setup]
+  Status Bind(const plugin::OpFactory& factory, base::CallWatch* watch);
   // kConfig names the layer and the parameter of a backward instruction that cannot add to a
   // gradient (CallContext::adds). [setup]
   Status CheckCanAdd() const;
@@ -47,6 +47,7 @@ class BoundCalls {
     uint32_t gradient_in_place = 0;  // OpCall's, while training
     bool asks_for_replicas = false;
     std::string name;  // for messages: "forward of 'fc1' (linear)"
+    const base::CallWatch::Call* watched = nullptr;
   };
   // Views whose leading dimension is a multiple of the number of samples.
   struct Batched {
@@ -62,6 +63,7 @@ class BoundCalls {
   void AddView(std::vector<TensorView>* views, const TensorView& view, graph::ValueId of);
 
   const ModelMemory& memory_;
+  base::CallWatch* watch_ = nullptr;
   std::vector<Bound> bound_;  // per instruction
   std::vector<Batched> batched_;
   std::vector<std::unique_ptr<Op>> add_ops_;

@@ -45,9 +45,9 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
   ENGINE_RETURN_IF_ERROR(MakeMemory(std::move(graph), factory));
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const auto parameters = static_cast<uint32_t>(memory_->layout().parameters.size());
-    ENGINE_RETURN_IF_ERROR(plugins_.hooks[i]
-                               ->Setup(parameters)
-                               .WithContext("hook '%s'", options_.hook_names[i].c_str()));
+    const std::string name = "hook '" + options_.hook_names[i] + "'";
+    const base::OpenCall open(plugins_.watch, name, "Setup");
+    ENGINE_RETURN_IF_ERROR(plugins_.hooks[i]->Setup(parameters).WithContext("%s", name.c_str()));
   }
   ENGINE_RETURN_IF_ERROR(MakeTasks());
   ENGINE_RETURN_IF_ERROR(MakeReplicas());
@@ -108,14 +108,15 @@ Status Executor::MakeMemory(graph::Graph graph, const plugin::OpFactory& factory
   updates_->DescribeModel(graph, parameters, &model);
   FlatLayout layout;
   {
-    const base::OpenCall open(plugins_.watch, options_.scheduler_name, "Plan");
+    const base::OpenCall open(plugins_.watch, "scheduler '" + options_.scheduler_name + "'",
+                              "Plan");
     ENGINE_ASSIGN_OR_RETURN(layout,
                             MakeLayout(graph, model, *plugins_.scheduler, options_.scheduler_name));
   }
   SharedMemory* const shared = MemoryOfTransfers();
-  ENGINE_ASSIGN_OR_RETURN(
-      memory_, ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),
-                                   *plugins_.device, factory, options_.seed, shared));
+  ENGINE_ASSIGN_OR_RETURN(memory_, ModelMemory::Create(std::move(graph), std::move(program),
+                                                       std::move(layout), *plugins_.device, factory,
+                                                       options_.seed, shared, plugins_.watch));
   ENGINE_RETURN_IF_ERROR(memory_->SetLossScale(options_.loss_scale));
   if (options_.micro_batches > 1) ENGINE_RETURN_IF_ERROR(memory_->calls().CheckCanAdd());
   ENGINE_RETURN_IF_ERROR(updates_->Prepare(*memory_));
@@ -209,8 +210,9 @@ Status Executor::MakeStep() {
   } else {
     step_ = std::make_unique<HostStep>(parts);
   }
-  ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos)
-                             .WithContext("scheduler '%s'", options_.scheduler_name.c_str()));
+  const std::string name = "scheduler '" + options_.scheduler_name + "'";
+  const base::OpenCall open(plugins_.watch, name, "Begin");
+  ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos).WithContext("%s", name.c_str()));
   runner_ = std::make_unique<StepRunner>(*step_, store_);
   blocking_ = std::make_unique<BlockingTransfers>(submitter_, *runner_, options_);
   return {};

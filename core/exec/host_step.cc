@@ -26,7 +26,12 @@ constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
 HostStep::HostStep(const StepParts& parts)
     : parts_(parts),
       gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
-      adds_up_(parts.tasks.statistics != trace::kNoTask || parts.options.micro_batches > 1) {}
+      adds_up_(parts.tasks.statistics != trace::kNoTask || parts.options.micro_batches > 1) {
+  base::CallWatch* const watch = parts.plugins.watch;
+  for (const std::string& hook : parts.options.hook_names) {
+    begins_.push_back(watch ? watch->Describe("hook '" + hook + "'", "BeginStep") : nullptr);
+  }
+}
 
 Status HostStep::Begin(const StepInput& input) {
   input_ = input;
@@ -156,7 +161,10 @@ Status HostStep::KeepStatistics(bool add) {
 Status HostStep::BeginBackward() {
   backward_begun_ = true;
   tail_ = input_;
-  for (auto& hook : parts_.plugins.hooks) ENGINE_RETURN_IF_ERROR(hook->BeginStep(input_.step));
+  for (size_t i = 0; i < parts_.plugins.hooks.size(); ++i) {
+    const base::OpenCall open(parts_.plugins.watch, base::CallWatch::kCompute, begins_[i]);
+    ENGINE_RETURN_IF_ERROR(parts_.plugins.hooks[i]->BeginStep(input_.step));
+  }
   return parts_.updates.BeginBackward(input_, own_count_);
 }
 

@@ -103,7 +103,8 @@ class HostStep {
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
 
-  CallContext call_context_;  // of the micro-batch at hand
+  std::vector<const base::CallWatch::Call*> begins_;  // of hooks
+  CallContext call_context_;                          // of the micro-batch at hand
   const bool adds_up_;
   bool backward_begun_ = false;
   StepInput tail_;             // of the updates at hand

@@ -65,11 +65,12 @@ Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator
 Result<std::unique_ptr<ModelMemory>> ModelMemory::Create(graph::Graph graph, graph::Program program,
                                                          FlatLayout layout, Device& device,
                                                          const plugin::OpFactory& factory,
-                                                         uint64_t seed, SharedMemory* shared) {
+                                                         uint64_t seed, SharedMemory* shared,
+                                                         base::CallWatch* watch) {
   std::unique_ptr<ModelMemory> memory(
       new ModelMemory(std::move(graph), std::move(program), std::move(layout), device, seed));
   ENGINE_RETURN_IF_ERROR(memory->Allocate(shared));
-  ENGINE_RETURN_IF_ERROR(memory->calls_.Bind(factory));
+  ENGINE_RETURN_IF_ERROR(memory->calls_.Bind(factory, watch));
   memory->calls_.SetSamples(memory->graph_.max_samples);
   return memory;
 }

@@ -21,11 +21,12 @@ class ModelMemory {
   // `layout` says where parameters and gradients lie; `factory` makes the op "accumulate".
   // `shared`, if not null, is where parameters, their copies and gradients are put, so that a
   // communicator need not copy them; it outlives the model. kResourceExhausted names what did not
-  // fit.
+  // fit. `watch`, if not null, knows which op runs.
   static Result<std::unique_ptr<ModelMemory>> Create(graph::Graph graph, graph::Program program,
                                                      FlatLayout layout, Device& device,
                                                      const plugin::OpFactory& factory,
-                                                     uint64_t seed, SharedMemory* shared = nullptr);
+                                                     uint64_t seed, SharedMemory* shared = nullptr,
+                                                     base::CallWatch* watch = nullptr);
 
   // Tells an accelerator what changes from step to step. Does nothing on other devices.
   // [compute-lane]

@@ -44,27 +44,28 @@ void EndGathers(const StepParts& parts, const Status& reason) {
   if (parts.gathers != nullptr) parts.gathers->communicator().Abort(reason);
 }
 
-// An op is named by its task, which names its layer.
 StepCalls DescribeStep(const StepParts& parts) {
   StepCalls calls;
   const ExecutorOptions& options = parts.options;
-  const auto describe = [&parts](const std::string& who, const std::string& what,
-                                 int64_t limit_ms) {
-    CallWatch* const watch = parts.plugins.watch;
+  CallWatch* const watch = parts.plugins.watch;
+  const auto describe = [watch](const std::string& who, const std::string& what, int64_t limit_ms) {
     return watch != nullptr ? watch->Describe(who + " has not " + what, limit_ms) : nullptr;
   };
   const std::string communicator = "communicator '" + options.communicator_name + "'";
   const std::string scheduler = "scheduler '" + options.scheduler_name + "'";
+  const int64_t call_ms = watch != nullptr ? watch->limit_ms() : 0;
   for (const Task& task : parts.tasks.tasks) {
-    const bool sends = task.info.kind == TaskKind::kTransfer;
-    const std::string who =
-        sends                                 ? communicator
-        : task.hook != graph::kNone           ? "hook '" + options.hook_names[task.hook] + "'"
-        : task.info.kind == TaskKind::kUpdate ? "optimizer '" + options.optimizer_name + "'"
-                                              : std::string("an op");
-    calls.tasks.push_back(describe(
-        who, std::string("returned from ") + (sends ? "Submit of '" : "'") + task.name + "'",
-        sends ? options.timeout_ms : options.device_timeout_ms));
+    const CallWatch::Call* call = nullptr;  // of ops, which name themselves (BoundCalls)
+    const std::string returned = "returned from '" + task.name + "'";
+    if (task.info.kind == TaskKind::kTransfer) {
+      call = describe(communicator, "returned from Submit of '" + task.name + "'",
+                      options.timeout_ms);
+    } else if (task.hook != graph::kNone) {
+      call = describe("hook '" + options.hook_names[task.hook] + "'", returned, call_ms);
+    } else if (task.info.kind == TaskKind::kUpdate) {
+      call = describe("optimizer '" + options.optimizer_name + "'", returned, call_ms);
+    }
+    calls.tasks.push_back(call);
   }
   const int64_t limit_ms = options.timeout_ms + std::min(options.timeout_ms, kGraceMs);
   calls.scheduler = describe(scheduler, "returned from On or Next", limit_ms);
@@ -110,6 +111,7 @@ bool StepRunner::End() {
     return in_flight() > 0;
   };
   if (is_busy()) {
+    const OpenCall open(watch_, "communicator '" + parts_.options.communicator_name + "'", "Abort");
     parts_.plugins.communicator->Abort(Status::Error(StatusCode::kAborted, "the run was given up"));
   }
   step_.End();
@@ -139,12 +141,14 @@ Status StepRunner::Begin(uint64_t step) {
 
 Status StepRunner::RunHead() {
   Lock lock(mutex_);
+  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   loop_.BeginStep(now_step_, step_begin_ns_);
   return Drive(lock, &StepLoop::HeadDone);
 }
 
 Status StepRunner::RunTail() {
   Lock lock(mutex_);
+  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   loop_.BeginFlush();
   return Drive(lock, &StepLoop::TailDone);
 }
@@ -185,7 +189,6 @@ void StepRunner::RecordStep(int64_t now_ns) {
 
 // What has become ready may let transfers start.
 Status StepRunner::Drive(Lock& lock, bool (StepLoop::*done)() const) {
-  const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
   Pump(lock);
   lock_ = &lock;
   wait_begin_ns_ = 0;
@@ -411,9 +414,12 @@ Status StepRunner::GiveUp(Status status) {
     const std::lock_guard lock(mutex_);
     Fail(std::move(status));
     status = failure_;
+    const OpenCall open(watch_, CallWatch::kCompute, calls_.scheduler);
     loop_.Abandon();
   }
   step_.Abandon();  // an abort may wait until nobody can launch recorded transfers
+  const OpenCall open(watch_, "communicator '" + parts_.options.communicator_name + "'",
+                      std::string("Abort after: ") + status.message());
   parts_.plugins.communicator->Abort(status);
   EndGathers(parts_, status);
   return status;

@@ -1,5 +1,7 @@
 #include "core/plugin/plugin_set.h"
 
+#include <algorithm>
+
 namespace engine::plugin {
 // The views borrow names, texts and lists from `owned`, which must neither change nor move while
 // they are in use; an object of a plugin copies what it keeps.
@@ -33,6 +35,15 @@ std::vector<std::string> PluginSelection::HookNames() const {
   std::vector<std::string> names;
   for (const PluginChoice& hook : hooks) names.push_back(hook.entry.name);
   return names;
+}
+
+std::string PluginSelection::PluginOfOp(const std::string& op) const {
+  for (const PluginChoice& choice : ops) {
+    const std::vector<std::string>& offered = choice.entry.ops;
+    if (std::ranges::find(offered, op) != offered.end())
+      return "plugin '" + choice.entry.name + "'";
+  }
+  return "no plugin";
 }
 
 std::string PluginSelection::Names() const {

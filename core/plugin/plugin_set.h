@@ -81,6 +81,8 @@ struct PluginSelection {
   std::string versions;  // of all, and digests of their files, in lines as members compare them
 
   std::vector<std::string> HookNames() const;
+  // "plugin 'cpu_ops'", which offers `op`; for messages.
+  std::string PluginOfOp(const std::string& op) const;
   std::vector<const PluginChoice*> All() const;
   std::string Names() const;  // of all, with spaces between
 };

@@ -31,8 +31,7 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
 template <typename T>
 Status RankPlugins::Make(const PluginChoice& choice, std::unique_ptr<T>* made) {
   hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, metrics_));
-  const base::OpenCall open(rank_.watch, choice.entry.name, "its create function");
-  ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back()));
+  ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back(), rank_.watch));
   return {};
 }
 
@@ -69,7 +68,7 @@ void RankPlugins::AbortWithRun(Communicator& communicator) {
 RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
   const auto destroy = [this](auto& object, const PluginChoice& choice) {
-    const base::OpenCall open(rank_.watch, choice.entry.name, "its destructor");
+    const base::OpenCall open(rank_.watch, "plugin '" + choice.entry.name + "'", "its destructor");
     object.reset();
   };
   destroy(replicas_, chosen_.communicator);
@@ -99,6 +98,7 @@ Status RankPlugins::MakeReplicas() {
   metrics_ = nullptr;  // those of another one would be taken for those of the first
   if (groups == nullptr) return Make(choice, &replicas_);
   Communicator* whole = nullptr;
+  const base::OpenCall open(rank_.watch, "plugin '" + choice.entry.name + "'", "Split");
   ENGINE_RETURN_IF_ERROR(
       static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
   replicas_.reset(whole);
@@ -112,11 +112,13 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
   ENGINE_ASSIGN_OR_RETURN(const ResolvedOp resolved,
                           chosen_.resolve_op(chosen_.ops, name, attributes));
   const std::vector<OptionValue> values = Views(resolved.attributes);
+  const std::string& plugin = chosen_.ops[resolved.plugin].entry.name;
+  const base::OpenCall open(rank_.watch, "plugin '" + plugin + "'", "CreateOp of '" + name + "'");
   Op* op = nullptr;
   ENGINE_RETURN_IF_ERROR(set_.ops[resolved.plugin]->CreateOp(name, Options(values), &op));
   if (op != nullptr) return std::unique_ptr<Op>(op);
-  return Status::Error(StatusCode::kPlugin, "plugin '%s' made no op '%s'",
-                       chosen_.ops[resolved.plugin].entry.name.c_str(), name.c_str());
+  return Status::Error(StatusCode::kPlugin, "plugin '%s' made no op '%s'", plugin.c_str(),
+                       name.c_str());
 }
 
 }  // namespace engine::plugin

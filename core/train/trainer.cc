@@ -15,6 +15,7 @@ exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
   return {.rank = rank,
           .seed = config.seed,
           .timeout_ms = config.communication.timeout_ms,
+          .device_timeout_ms = base::kCallTimeouts * config.communication.timeout_ms,
           .shard_optimizer = config.train.shard_optimizer,
           .sparse_pull = config.train.sparse_pull,
           .micro_batches = config.train.micro_batches,
@@ -50,6 +51,8 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(const RunConfig& config, base::
 // before the data that they borrow, the executor before its plugins: members in reverse order.
 Trainer::~Trainer() {
   if (abort_token_ != 0) rank_.abort.Forget(abort_token_);
+  const base::OpenCall open(rank_.watch, "an op", "its destructor");
+  executor_.reset();
 }
 
 // A rank that runs something else than rank 0 would compute something else or hang: whatever decides what
@@ -102,6 +105,8 @@ Status Trainer::Agree(const char* what, const std::string& value) {
 
 // The memory holds the samples of one micro-batch, the largest that this rank ever has.
 Status Trainer::MakeExecutor() {
+  // What has no name of its own: traits, extensions, memory.
+  const base::OpenCall open(rank_.watch, "a plugin", "the setup of the step");
   const int64_t at_once = config_.train.SamplesAtOnce(Batches(Split::kTrain).MaxSamples());
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));

@@ -24,7 +24,7 @@ constexpr int64_t kLookMs = 5, kLimitMs = 60;
 struct Watched : Rig {
   base::AbortSignal abort;
   std::atomic<bool> released{false};  // of whoever hangs
-  base::CallWatch watch{abort, kLimitMs, kLookMs};
+  base::CallWatch watch{abort, kLimitMs / base::kCallTimeouts, kLookMs};
   int token = 0;
 
   Watched() {
