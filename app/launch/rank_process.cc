@@ -68,11 +68,10 @@ void RankProcess::EndHangingWork() {
   const Status reason = known.ok() ? abort_.reason() : AbortReason(known);
   const StatusCode code = known.ok() ? reason.code() : known.code();
   if (options_->notice) {
-    options_->notice(base::MemberName(base::MemberOf(info_)) + ": " + reason.message() +
-                     "; its own work hangs" +
-                     (overdue.ok() ? "" : " (" + std::string(overdue.message()) + ")") +
-                     " and was ended " + std::to_string(options_->grace_ms + kHangingProcessMs) +
-                     " ms later");
+    options_->notice(
+        base::MemberName(base::MemberOf(info_)) + ": " + reason.message() + "; its own work hangs" +
+        (overdue.ok() ? "" : " (" + std::string(overdue.message()) + ")") + " and was ended " +
+        std::to_string(options_->grace_ms + kHangingProcessMs) + " ms later");
   }
   const int signal = code == StatusCode::kInterrupted ? stop_requested() : 0;
   _exit(signal != 0 ? 128 + signal : ExitCode(code));

@@ -58,8 +58,8 @@ StepCalls DescribeStep(const StepParts& parts) {
     const CallWatch::Call* call = nullptr;  // of ops, which name themselves (BoundCalls)
     const std::string returned = "returned from '" + task.name + "'";
     if (task.info.kind == TaskKind::kTransfer) {
-      call = describe(communicator, "returned from Submit of '" + task.name + "'",
-                      options.timeout_ms);
+      call =
+          describe(communicator, "returned from Submit of '" + task.name + "'", options.timeout_ms);
     } else if (task.hook != graph::kNone) {
       call = describe("hook '" + options.hook_names[task.hook] + "'", returned, call_ms);
     } else if (task.info.kind == TaskKind::kUpdate) {
