@@ -145,11 +145,11 @@ TEST_P(ServedConformance, PlansATableAsABucketOfItsOwn) {
   model.served = true;
   model.tables = {1, 3};
   SchedulerRig rig(GetParam(), model);  // which checks the plan
-  const auto is_table = [&](const PlannedBucket& bucket) {
+  const auto is_table = [&](const exec::BucketLayout& bucket) {
     return bucket.spans.size() == 1 &&
            rig.graph.model_info().parameters[bucket.spans[0].parameter].alone != 0;
   };
-  EXPECT_EQ(std::count_if(rig.plan.buckets().begin(), rig.plan.buckets().end(), is_table), 2);
+  EXPECT_EQ(std::count_if(rig.graph.buckets().begin(), rig.graph.buckets().end(), is_table), 2);
 }
 
 // A server that orders by priority must not turn another order into one by need.
@@ -158,9 +158,9 @@ TEST_P(ServedConformance, HasPrioritiesOnlyIfItOrdersByNeed) {
   model.served = true;
   SchedulerRig rig(GetParam(), model);
   std::vector<int32_t> by_bucket, expected;
-  for (const PlannedBucket& bucket : rig.plan.buckets()) by_bucket.push_back(bucket.priority);
+  for (const exec::BucketLayout& bucket : rig.graph.buckets()) by_bucket.push_back(bucket.priority);
   const bool by_need = GetParam().find("priority_sched") != std::string::npos;
-  for (const PlannedBucket& bucket : rig.plan.buckets()) {
+  for (const exec::BucketLayout& bucket : rig.graph.buckets()) {
     uint32_t first = UINT32_MAX;
     for (const BucketSpan& span : bucket.spans) {
       first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
