@@ -12,11 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Three layers with one bucket each; bucket0 is that of the last layer.
-ModelSketch ThreeLayers() {
-  return ModelSketch::Chain({1024, 1024, 1024});
-}
-
 // Buckets of 4096 bytes, two of which may be under way.
 EventPlayer Play(const ModelSketch& model) {
   return EventPlayer("priority_sched", model,

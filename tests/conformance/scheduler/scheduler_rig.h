@@ -59,6 +59,11 @@ struct SchedulerRig {
   std::unique_ptr<ExecutorModel> executor;
 };
 
+// Three layers with one bucket each, unless buckets are fused; bucket0 is that of the last layer.
+inline ModelSketch ThreeLayers() {
+  return ModelSketch::Chain({1024, 1024, 1024});
+}
+
 // Plays events by the names of tasks, for tests that say in which order what shall happen.
 class EventPlayer {
  public:
