@@ -1,10 +1,13 @@
-// Ranks whose parameters are at servers: the same results as with updates on ranks, and what may be
-// different.
+// Ranks whose parameters are at servers, those of zmq_ps in the ranks: the same results as with updates
+// on ranks, and what may be different.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "engine/ext/row_table.h"
-#include "tests/support/served_ranks.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
@@ -95,18 +98,23 @@ struct World {
   uint32_t seed = 1;  // of order and delays
   float state_at_begin = 0;
   bool shard = false;
+  std::optional<HookStage> hook;
 
-  RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator) const {
+  RankResult RunRank(int rank, std::unique_ptr<Communicator> communicator,
+                     std::latch& all_done) const {
     RankResult result;
     Rig rig;
     rig.ops = OpsWithLookup();
     rig.options = TestOptions(rank, size, 5000, "served");
     rig.options.shard_optimizer = shard;
     rig.options.sparse_pull = sparse;
+    std::vector<std::unique_ptr<GradientHook>> hooks;
+    if (hook) hooks.push_back(std::make_unique<PassiveHook>(HookTraits{*hook}));
     const uint64_t of_rank = seed == 0 ? 0 : seed + static_cast<uint64_t>(rank);
     result.status = rig.Make(MakeModel(table), std::make_unique<RandomScheduler>(of_rank),
-                             std::move(communicator));
+                             std::move(communicator), std::move(hooks));
     if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
+    all_done.arrive_and_wait();  // the others may still ask the server in this rank
     return result;
   }
 
@@ -145,11 +153,14 @@ struct World {
   }
 
   std::vector<RankResult> Run() const {
-    ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
+    const auto hosts = MakeMemoryHosts(size);
     Hub hub(size, 100, seed);
+    std::latch all_done(size);
     return RunRanks<RankResult>(size, [&](int rank, base::Store&) {
-      if (served) return RunRank(rank, run.MakeRank(rank));
-      return RunRank(rank, std::make_unique<HubCommunicator>(hub, rank));
+      if (!served) return RunRank(rank, std::make_unique<HubCommunicator>(hub, rank), all_done);
+      const OptionValues::Overrides options = {{"update", Name(mode)}};
+      Host* const host = hosts[static_cast<size_t>(rank)].get();
+      return RunRank(rank, CreateFrom<Communicator>(PluginPath("zmq_ps"), options, host), all_done);
     });
   }
 };
@@ -209,27 +220,14 @@ TEST(Served, ShardedUpdatesAreRefused) {
               AllOf(HasSubstr("train.shard_optimizer"), HasSubstr("'served'")));
 }
 
-std::string RefusalOfHook(std::unique_ptr<GradientHook> hook) {
-  ServedRun run({.world_size = 1});
-  Rig rig;
-  rig.options = TestOptions(0, 1, 5000, "served");
-  std::vector<std::unique_ptr<GradientHook>> hooks;
-  hooks.push_back(std::move(hook));
-  const Status status = rig.Make(MakeModel(false), std::make_unique<RandomScheduler>(),
-                                 run.MakeRank(0), std::move(hooks));
-  EXPECT_EQ(status.code(), StatusCode::kConfig);
-  return status.message();
-}
-
-TEST(Served, HooksOnSumsAreRefused) {
-  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kReduced})),
-              AllOf(HasSubstr("'hook0'"), HasSubstr("update")));
-}
-
-// Servers take float32.
-TEST(Served, OtherFormsOfGradientsAreRefused) {
-  EXPECT_THAT(RefusalOfHook(std::make_unique<PassiveHook>(HookTraits{HookStage::kWire})),
-              AllOf(HasSubstr("'hook0'"), HasSubstr("float32"), HasSubstr("'served'")));
+TEST(Served, HooksOnSumsAndOtherFormsOfGradientsAreRefused) {
+  for (const auto& [stage, words] : {std::pair(HookStage::kReduced, "update"),
+                                     std::pair(HookStage::kWire, "other form than float32")}) {
+    const auto results = World{.hook = stage}.Run();
+    EXPECT_EQ(results[0].status.code(), StatusCode::kConfig);
+    EXPECT_THAT(results[0].status.message(),
+                AllOf(HasSubstr("'hook0'"), HasSubstr("'served'"), HasSubstr(words)));
+  }
 }
 
 }  // namespace
