@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
