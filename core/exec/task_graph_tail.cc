@@ -68,6 +68,7 @@ class Tail {
 
   void AddUpdates() {
     MakeGroups();
+    if (groups_.empty()) return;  // nothing is trained, so no join would ever become ready
     for (Group& group : groups_) {
       group.first_scale = t_.result.scale_count;
       t_.result.scale_count += static_cast<int32_t>(group.spans.size());

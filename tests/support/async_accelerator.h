@@ -121,7 +121,7 @@ class AsyncStream final : public Stream {
   std::thread thread_;  // last: uses all of the above
 };
 
-// FlatMath in plain loops; Convert knows no float16. It has the kernels of our optimizers and hooks.
+// FlatMath in plain loops. It has the kernels of our optimizers and hooks.
 class AsyncMath final : public FlatMath {
  public:
   explicit AsyncMath(AsyncAccelerator& device) : device_(device) {}

@@ -6,7 +6,7 @@
 
 #include "kit/accelerator.h"
 #include "tests/support/async_accelerator.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 
 namespace engine::test {
 namespace {
@@ -156,22 +156,11 @@ Status AsyncMath::Convert(const void* source, DType from, void* target, DType to
   if (from == to) {
     return device_.Copy(target, source, static_cast<size_t>(count) * SizeOf(from), stream);
   }
-  const bool rounds = from == DType::kFloat32 && to == DType::kBFloat16;
-  if (!rounds && !(from == DType::kBFloat16 && to == DType::kFloat32)) {
-    return Status::Error(StatusCode::kUnsupported, "no conversion from %s to %s", Name(from),
-                         Name(to));
-  }
   device_.AddWriters({target});
   device_.CountConversion();
   return Queue(stream, [=, this]() -> Status {
-    for (int64_t i = 0; i < count; ++i) {
-      if (rounds) {
-        static_cast<uint16_t*>(OnDevice(target))[i] =
-            ToBFloat16(static_cast<const float*>(OnDevice(source))[i]);
-      } else {
-        static_cast<float*>(OnDevice(target))[i] =
-            FromBFloat16(static_cast<const uint16_t*>(OnDevice(source))[i]);
-      }
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      WriteElement(to, OnDevice(target), i, ReadElement(from, OnDevice(source), i));
     }
     device_.RemoveWriters({target});
     return {};

@@ -9,15 +9,14 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/communicator.h"
-#include "engine/host.h"
 #include "kit/deadline.h"
 #include "kit/describe.h"
 #include "kit/reduce.h"
@@ -82,29 +81,13 @@ struct HubSettings {
   int64_t max_delay_us = 0;
   uint32_t seed = 1;
   HubMatch match = HubMatch::kSequence;
-  bool compares_keys = true;     // of transfers that meet
-  bool survives_losses = false;  // transfers are among the ranks that are left
-  // A rank that has failed; called without a lock. May be empty.
-  std::function<void(int rank, const Status& status)> on_failure;
+  bool compares_keys = true;  // of transfers that meet
 };
-
-// Why `lost`, a rank or ServerId(index), which ended with `reason`, ends another member: the
-// cause where it named one.
-inline Status CauseOf(int lost, const Status& reason) {
-  if (reason.rank() != -1) return reason;
-  const bool server = ServerOfId(lost) >= 0;
-  return Status::Error(StatusCode::kPeerLost, "%s %d has left: %s", server ? "server" : "rank",
-                       server ? ServerOfId(lost) : lost, reason.message())
-      .WithRank(lost);
-}
 
 class Hub {
  public:
-  explicit Hub(HubSettings settings)
-      : settings_(std::move(settings)),
-        delay_us_(0, settings_.max_delay_us),
-        random_(settings_.seed),
-        ended_(static_cast<size_t>(settings_.world_size)) {
+  explicit Hub(const HubSettings& settings)
+      : settings_(settings), delay_us_(0, settings.max_delay_us), random_(settings.seed) {
     thread_ = std::thread([this] { Loop(); });
   }
   Hub(int world_size, int64_t max_delay_us, uint32_t seed)
@@ -120,48 +103,36 @@ class Hub {
 
   Status Submit(int rank, const Transfer& transfer, Work** out) {
     const std::lock_guard lock(mutex_);
-    const auto r = static_cast<size_t>(rank);
-    if (!ended_[r].ok()) return ended_[r];
+    if (!ended_.ok()) return ended_;
     const uint64_t id = settings_.match == HubMatch::kKey ? transfer.key : transfer.sequence;
     works_.emplace_back();
     Slot& slot = slots_[id];
-    slot.resize(ended_.size());
-    slot[r].push_back({rank, transfer, &works_.back(),
-                       Clock::now() + std::chrono::milliseconds(transfer.timeout_ms)});
+    slot.resize(static_cast<size_t>(settings_.world_size));
+    slot[static_cast<size_t>(rank)].push_back(
+        {rank, transfer, &works_.back(),
+         Clock::now() + std::chrono::milliseconds(transfer.timeout_ms)});
     *out = &works_.back();
     Match(slot);
     changed_.notify_all();
     return {};
   }
 
-  // Ends all ranks.
+  // Fails what is pending and whatever is submitted from now on; the first reason stays. Transfers that
+  // all ranks have submitted are carried out nevertheless.
   void Abort(const Status& reason) {
-    for (int rank = 0; rank < settings_.world_size; ++rank) End(rank, reason);
-  }
-
-  // Fails what `rank` has pending and whatever it submits from now on; the first reason stays.
-  // Transfers that all ranks have submitted are carried out nevertheless.
-  void End(int rank, const Status& reason) {
     std::vector<HubWork*> works;
     {
       const std::lock_guard lock(mutex_);
-      const auto r = static_cast<size_t>(rank);
-      if (!ended_[r].ok()) return;
-      ended_[r] = reason;
-      for (auto& [id, slot] : slots_) {
-        for (const Pending& pending : slot[r]) works.push_back(pending.work);
-        slot[r].clear();
-        Match(slot);
+      if (!ended_.ok()) return;
+      ended_ = reason;
+      for (const auto& [id, slot] : std::exchange(slots_, {})) {
+        for (const auto& queue : slot) {
+          for (const Pending& pending : queue) works.push_back(pending.work);
+        }
       }
       changed_.notify_all();
     }
     for (HubWork* work : works) work->End(reason);
-  }
-
-  // Returns when no buffer of an ended rank is in use. Not from a callback.
-  void Drain() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ready_.empty() && !busy_; });
   }
 
  private:
@@ -173,22 +144,17 @@ class Hub {
     Clock::time_point deadline;
   };
   using Slot = std::vector<std::deque<Pending>>;  // of one id, by rank
-  using Rendezvous = std::vector<Pending>;        // by rank, of those that are there
-
-  bool TakesPart(size_t rank) const { return ended_[rank].ok() || !settings_.survives_losses; }
+  using Rendezvous = std::vector<Pending>;        // by rank
 
   // Takes out what everyone has submitted.
   void Match(Slot& slot) {
-    for (;;) {
-      Rendezvous rendezvous;
-      for (size_t r = 0; r < slot.size(); ++r) {
-        if (!TakesPart(r)) continue;
-        if (slot[r].empty()) return;
-        rendezvous.push_back(slot[r].front());
+    const auto is_missing = [](const auto& queue) { return queue.empty(); };
+    while (std::none_of(slot.begin(), slot.end(), is_missing)) {
+      Rendezvous& rendezvous = ready_.emplace_back();
+      for (std::deque<Pending>& queue : slot) {
+        rendezvous.push_back(queue.front());
+        queue.pop_front();
       }
-      if (rendezvous.empty()) return;
-      for (const Pending& pending : rendezvous) slot[static_cast<size_t>(pending.rank)].pop_front();
-      ready_.push_back(std::move(rendezvous));
     }
   }
 
@@ -196,69 +162,46 @@ class Hub {
     std::unique_lock lock(mutex_);
     while (!stop_) {
       if (ready_.empty()) {
-        const auto failures = Failures();
-        if (failures.empty()) {
-          changed_.wait_until(lock, NextDeadline());
+        auto next = Clock::now() + std::chrono::hours(1);
+        const Status late = FindLate(&next);
+        if (late.ok()) {
+          changed_.wait_until(lock, next);
           continue;
         }
         lock.unlock();
-        for (const auto& [rank, status] : failures) Fail(rank, status);
+        Abort(late);
         lock.lock();
         continue;
       }
       const Rendezvous rendezvous = std::move(ready_.front());
       ready_.pop_front();
-      busy_ = true;
       const int64_t delay = delay_us_(random_);
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
-      Status status = CheckIds(rendezvous);
-      if (status.ok()) status = Carry(rendezvous);
+      const Status status = CheckIds(rendezvous);
+      if (status.ok()) Carry(rendezvous);
       for (const Pending& pending : rendezvous) pending.work->End(status);
       lock.lock();
-      busy_ = false;
-      changed_.notify_all();
     }
   }
 
-  Clock::time_point NextDeadline() const {
-    auto next = Clock::now() + std::chrono::hours(1);
+  // The error of a rank that has waited for too long; without one, `next` becomes the first deadline.
+  Status FindLate(Clock::time_point* next) const {
     for (const auto& [id, slot] : slots_) {
-      for (const auto& queue : slot) {
-        for (const Pending& pending : queue) next = std::min(next, pending.deadline);
-      }
-    }
-    return next;
-  }
-
-  // The ranks that wait for one that has ended, or have waited for too long.
-  std::map<int, Status> Failures() const {
-    std::map<int, Status> failures;
-    const auto now = Clock::now();
-    for (const auto& [id, slot] : slots_) {
-      size_t missing = 0;
-      while (missing < slot.size() && (!TakesPart(missing) || !slot[missing].empty())) ++missing;
-      if (missing == slot.size()) continue;
-      const auto blamed = static_cast<int>(missing);
+      const auto missing =
+          std::find_if(slot.begin(), slot.end(), [](const auto& queue) { return queue.empty(); });
       for (const auto& queue : slot) {
         for (const Pending& pending : queue) {
-          if (!ended_[missing].ok()) {
-            failures.emplace(pending.rank, CauseOf(blamed, ended_[missing]));
-          } else if (now >= pending.deadline) {
-            failures.emplace(pending.rank,
-                             Status::Error(StatusCode::kTimeout, "rank %d has not submitted %s",
-                                           blamed, Name(pending.transfer.kind))
-                                 .WithRank(blamed));
-          }
+          *next = std::min(*next, pending.deadline);
+          if (Clock::now() < pending.deadline) continue;
+          const auto blamed = static_cast<int>(missing - slot.begin());
+          return Status::Error(StatusCode::kTimeout, "rank %d has not submitted %s", blamed,
+                               Name(pending.transfer.kind))
+              .WithRank(blamed);
         }
       }
     }
-    return failures;
-  }
-
-  void Fail(int rank, const Status& status) {
-    End(rank, status);
-    if (settings_.on_failure) settings_.on_failure(rank, status);
+    return {};
   }
 
   Status CheckIds(const Rendezvous& rendezvous) const {
@@ -276,23 +219,28 @@ class Hub {
     return {};
   }
 
-  static Status Carry(const Rendezvous& rendezvous) {
+  static void Carry(const Rendezvous& rendezvous) {
     const Transfer& first = rendezvous[0].transfer;
     const int64_t count = first.count;
-    if (count == 0) return {};
+    if (count == 0) return;
     const size_t bytes = static_cast<size_t>(count) * SizeOf(first.dtype);
     switch (first.kind) {
       case TransferKind::kAllReduce:
       case TransferKind::kReduceScatter:
         CarrySum(rendezvous, static_cast<size_t>(count), bytes);
-        return {};
+        return;
       case TransferKind::kAllGather:
         CarryGather(rendezvous, bytes);
-        return {};
+        return;
       case TransferKind::kBroadcast:
-        return CarryBroadcast(rendezvous, bytes);
+        for (const Pending& pending : rendezvous) {
+          if (pending.rank == first.root) continue;
+          std::memcpy(pending.transfer.recv,
+                      rendezvous[static_cast<size_t>(first.root)].transfer.send, bytes);
+        }
+        return;
       default:
-        return {};
+        return;
     }
   }
 
@@ -323,20 +271,6 @@ class Hub {
     }
   }
 
-  static Status CarryBroadcast(const Rendezvous& rendezvous, size_t bytes) {
-    const int root = rendezvous[0].transfer.root;
-    const auto from = std::find_if(rendezvous.begin(), rendezvous.end(),
-                                   [&](const Pending& pending) { return pending.rank == root; });
-    if (from == rendezvous.end()) {
-      return Status::Error(StatusCode::kPeerLost, "the root of a broadcast has left")
-          .WithRank(root);
-    }
-    for (const Pending& pending : rendezvous) {
-      if (pending.rank != root) std::memcpy(pending.transfer.recv, from->transfer.send, bytes);
-    }
-    return {};
-  }
-
   const HubSettings settings_;
   std::uniform_int_distribution<int64_t> delay_us_;
   std::mt19937 random_;  // of the thread
@@ -344,9 +278,8 @@ class Hub {
   std::condition_variable changed_;
   std::map<uint64_t, Slot> slots_;  // guarded by mutex_, as all below
   std::deque<Rendezvous> ready_;
-  bool busy_ = false;  // the thread carries out a transfer
   std::deque<HubWork> works_;
-  std::vector<Status> ended_;  // by rank
+  Status ended_;
   bool stop_ = false;
   std::thread thread_;
 };

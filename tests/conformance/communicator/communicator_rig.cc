@@ -7,73 +7,15 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <cmath>
-#include <cstring>
-#include <functional>
 #include <thread>
 
 #include "bench/support/folder_host.h"
-#include "kit/float16.h"
+#include "tests/support/elements.h"
 
 namespace engine::test {
 namespace {
 
 constexpr uint8_t kGarbage = 0xa5;
-
-// Elements of a type of the host as values, and back.
-template <typename T, typename Convert>
-std::vector<uint8_t> EncodeAs(const std::vector<float>& values, const Convert& convert) {
-  std::vector<uint8_t> bytes(values.size() * sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto element = static_cast<T>(convert(values[i]));
-    std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
-  }
-  return bytes;
-}
-
-template <typename T, typename Convert>
-std::vector<float> DecodeAs(const uint8_t* data, size_t count, const Convert& convert) {
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    T element;
-    std::memcpy(&element, data + i * sizeof(T), sizeof(T));
-    values[i] = static_cast<float>(convert(element));
-  }
-  return values;
-}
-
-// Whole numbers that are exact in every dtype.
-std::vector<uint8_t> Encode(DType dtype, const std::vector<float>& values) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return EncodeAs<float>(values, std::identity());
-    case DType::kInt32:
-      return EncodeAs<int32_t>(values, std::identity());
-    case DType::kUint8:
-      return EncodeAs<uint8_t>(values, std::identity());
-    case DType::kBFloat16:
-      return EncodeAs<uint16_t>(values, [](float x) { return kit::ToBFloat16(x); });
-    case DType::kFloat16:
-      return EncodeAs<uint16_t>(values, [](float x) { return kit::ToFloat16(x); });
-  }
-  return {};
-}
-
-std::vector<float> Decode(DType dtype, const uint8_t* data, size_t count) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return DecodeAs<float>(data, count, std::identity());
-    case DType::kInt32:
-      return DecodeAs<int32_t>(data, count, std::identity());
-    case DType::kUint8:
-      return DecodeAs<uint8_t>(data, count, std::identity());
-    case DType::kBFloat16:
-      return DecodeAs<uint16_t>(data, count, [](uint16_t x) { return kit::FromBFloat16(x); });
-    case DType::kFloat16:
-      return DecodeAs<uint16_t>(data, count, [](uint16_t x) { return kit::FromFloat16(x); });
-  }
-  return {};
-}
 
 // Sums of four ranks' digits are exact in every dtype: 8 bits in the small ones, 20 in the others.
 int DigitBits(DType dtype) {
@@ -138,11 +80,10 @@ TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, in
 }
 
 void TransferBuffers::Fill() {
-  std::vector<float> input(static_cast<size_t>(SendCount()));
-  for (size_t i = 0; i < input.size(); ++i) input[i] = Input(rank_, static_cast<int64_t>(i));
-  const std::vector<uint8_t> encoded = Encode(case_.dtype, input);
   std::vector<uint8_t> bytes(sent().size(), kGarbage);
-  std::copy(encoded.begin(), encoded.end(), bytes.data() + sent_at_);
+  for (int64_t i = 0; i < SendCount(); ++i) {  // whole numbers that are exact in every dtype
+    WriteElement(case_.dtype, bytes.data() + sent_at_, static_cast<size_t>(i), Input(rank_, i));
+  }
   sent().Set(bytes);
   DeviceBytes& other = sends_from_recv_ ? send_ : recv_;
   other.Set(std::vector<uint8_t>(other.size(), kGarbage));
@@ -164,10 +105,10 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
 
 ::testing::AssertionResult TransferBuffers::Check() const {
   const std::vector<uint8_t> bytes = received().Get();
-  const std::vector<float> output =
-      Decode(case_.dtype, bytes.data() + received_at_, static_cast<size_t>(RecvCount()));
   for (int64_t i = 0; i < RecvCount(); ++i) {
-    const float got = output[static_cast<size_t>(i)], expected = Expected(i);
+    const double expected = Expected(i);
+    const double got =
+        ReadElement(case_.dtype, bytes.data() + received_at_, static_cast<size_t>(i));
     if (got == expected) continue;
     auto failure = ::testing::AssertionFailure();
     failure << case_.Words() << ", rank " << rank_ << " of " << world_size_ << ": element " << i

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "engine/ext/accelerator.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/support/replica_threads.h"
 
 namespace engine::test {
@@ -18,11 +18,6 @@ constexpr size_t kGuardBytes = 256;
 constexpr int64_t kTimeoutMs = 10'000;
 constexpr std::byte kPoison{0xff};  // four of them are a NaN, and -1
 
-template <typename T>
-void Put(T value, size_t i, std::vector<std::byte>* bytes) {
-  std::memcpy(bytes->data() + i * sizeof value, &value, sizeof value);
-}
-
 size_t SizeBytes(const Tensor& tensor) {
   return tensor.values.size() * SizeOf(tensor.spec.dtype);
 }
@@ -31,29 +26,15 @@ size_t SizeBytes(const Tensor& tensor) {
 std::vector<std::byte> Encode(const Tensor& tensor) {
   std::vector<std::byte> bytes(SizeBytes(tensor));
   for (size_t i = 0; i < tensor.values.size(); ++i) {
-    const double value = tensor.values[i];
-    if (tensor.spec.dtype == DType::kInt32) {
-      Put(static_cast<int32_t>(value), i, &bytes);
-    } else if (tensor.spec.dtype == DType::kBFloat16) {
-      Put(ToBFloat16(static_cast<float>(value)), i, &bytes);
-    } else {
-      Put(static_cast<float>(value), i, &bytes);
-    }
+    WriteElement(tensor.spec.dtype, bytes.data(), i, tensor.values[i]);
   }
   return bytes;
 }
 
-// Integers come out as what float has the same bits: none is looked at.
 std::vector<float> Decode(const std::vector<std::byte>& bytes, DType dtype) {
   std::vector<float> values(bytes.size() / SizeOf(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kBFloat16) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
-      values[i] = FromBFloat16(bits);
-    } else {
-      std::memcpy(&values[i], bytes.data() + i * sizeof(float), sizeof(float));
-    }
+    values[i] = static_cast<float>(ReadElement(dtype, bytes.data(), i));
   }
   return values;
 }

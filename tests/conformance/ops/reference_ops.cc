@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/conformance/ops/reference_attention.h"
 #include "tests/conformance/ops/reference_terms.h"
 
 namespace engine::test {
@@ -86,73 +87,6 @@ ReferenceOp ReferenceNorm(Statistics::Of of, double epsilon) {
           [=](const std::vector<Tensor>& inputs, const Values& dy) {
             return NormBackward(inputs, dy, Statistics(inputs[0], of), epsilon);
           }};
-}
-
-// One head of one sample: where its q, k and v are, and its probabilities.
-class ReferenceHead {
- public:
-  ReferenceHead(const Tensor& qkv, int64_t sample, int64_t head, int64_t heads, bool causal)
-      : qkv_(qkv),
-        length_(qkv.shape()[1]),
-        width_(qkv.shape()[2] / 3),
-        size_(width_ / heads),
-        sample_(sample),
-        head_(head),
-        probabilities_(At(length_ * length_), 0.0) {
-    for (int64_t i = 0; i < length_; ++i) {
-      const int64_t keys = causal ? i + 1 : length_;
-      double largest = -INFINITY, sum = 0;
-      for (int64_t j = 0; j < keys; ++j) largest = std::max(largest, Score(i, j));
-      for (int64_t j = 0; j < keys; ++j) sum += std::exp(Score(i, j) - largest);
-      for (int64_t j = 0; j < keys; ++j) P(i, j) = std::exp(Score(i, j) - largest) / sum;
-    }
-  }
-
-  int64_t length() const { return length_; }
-  int64_t size() const { return size_; }
-  double scale() const { return 1.0 / std::sqrt(double(size_)); }
-  double& P(int64_t i, int64_t j) { return probabilities_[At(i * length_ + j)]; }
-  // Index in qkv of element d of row i of part 0 (q), 1 (k) or 2 (v), and in y.
-  size_t In(int part, int64_t i, int64_t d) const {
-    return At(((sample_ * length_ + i) * 3 + part) * width_ + head_ * size_ + d);
-  }
-  size_t Out(int64_t i, int64_t d) const {
-    return At((sample_ * length_ + i) * width_ + head_ * size_ + d);
-  }
-
- private:
-  double Score(int64_t i, int64_t j) const {
-    double dot = 0;
-    for (int64_t d = 0; d < size_; ++d) {
-      dot += qkv_.values[In(0, i, d)] * qkv_.values[In(1, j, d)];
-    }
-    return dot * scale();
-  }
-
-  const Tensor& qkv_;
-  const int64_t length_, width_, size_, sample_, head_;
-  Values probabilities_;
-};
-
-void HeadBackward(ReferenceHead& head, const Tensor& qkv, const Values& dy, Values& dqkv) {
-  for (int64_t i = 0; i < head.length(); ++i) {
-    Values dp(At(head.length()), 0.0);
-    double dot = 0;
-    for (int64_t j = 0; j < head.length(); ++j) {
-      for (int64_t d = 0; d < head.size(); ++d) {
-        dp[At(j)] += dy[head.Out(i, d)] * qkv.values[head.In(2, j, d)];
-        dqkv[head.In(2, j, d)] += head.P(i, j) * dy[head.Out(i, d)];
-      }
-      dot += head.P(i, j) * dp[At(j)];
-    }
-    for (int64_t j = 0; j < head.length(); ++j) {
-      const double ds = head.P(i, j) * (dp[At(j)] - dot) * head.scale();
-      for (int64_t d = 0; d < head.size(); ++d) {
-        dqkv[head.In(0, i, d)] += ds * qkv.values[head.In(1, j, d)];
-        dqkv[head.In(1, j, d)] += ds * qkv.values[head.In(0, i, d)];
-      }
-    }
-  }
 }
 
 double LogSumExp(const double* x, int64_t width) {
@@ -371,28 +305,14 @@ ReferenceOp ReferenceEmbedding() {
 }
 
 ReferenceOp ReferenceAttention(int64_t heads, bool causal) {
-  return {[heads, causal](const std::vector<Tensor>& inputs) {
-            const Tensor& qkv = inputs[0];
-            Values y(At(qkv.shape().Count() / 3), 0.0);
-            for (int64_t i = 0; i < qkv.shape()[0] * heads; ++i) {
-              ReferenceHead head(qkv, i / heads, i % heads, heads, causal);
-              for (int64_t row = 0; row < head.length(); ++row) {
-                for (int64_t j = 0; j < head.length(); ++j) {
-                  for (int64_t d = 0; d < head.size(); ++d) {
-                    y[head.Out(row, d)] += head.P(row, j) * qkv.values[head.In(2, j, d)];
-                  }
-                }
-              }
-            }
-            return y;
-          },
-          [heads, causal](const std::vector<Tensor>& inputs, const Values& dy) {
-            Values dqkv(inputs[0].values.size(), 0.0);
-            for (int64_t i = 0; i < inputs[0].shape()[0] * heads; ++i) {
-              ReferenceHead head(inputs[0], i / heads, i % heads, heads, causal);
-              HeadBackward(head, inputs[0], dy, dqkv);
-            }
-            return std::vector<Values>{dqkv};
+  const auto compute = [=](const Tensor& qkv, const Values& dy) {
+    const Shape& shape = qkv.shape();
+    return ComputeAttention({shape[0], shape[1], heads, shape[2] / 3 / heads, causal}, qkv.values,
+                            dy);
+  };
+  return {[=](const std::vector<Tensor>& inputs) { return compute(inputs[0], {}).y; },
+          [=](const std::vector<Tensor>& inputs, const Values& dy) {
+            return std::vector<Values>{compute(inputs[0], dy).dqkv};
           }};
 }
 

@@ -7,7 +7,7 @@
 
 #include "tests/conformance/optimizer/optimizer_rig.h"
 #include "tests/support/async_accelerator.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/support/memory_host.h"
 
 namespace engine::test {

@@ -1,4 +1,4 @@
-// A model as far as a scheduler is concerned, and the plan that one makes for it.
+// A model as far as a scheduler is concerned.
 #pragma once
 
 #include <cstdint>
@@ -34,30 +34,6 @@ struct ModelSketch {
 
   // A chain of layers, each with one parameter of so many elements.
   static ModelSketch Chain(const std::vector<int64_t>& parameter_counts);
-};
-
-struct PlannedBucket {
-  std::vector<BucketSpan> spans;
-  int32_t priority = 0;
-  BucketStages stages = BucketStages::kAllReduce;
-
-  uint64_t size_bytes() const;
-};
-
-// Keeps a plan.
-class PlanRecorder final : public PlanSink {
- public:
-  void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
-                 BucketStages stages) noexcept override {
-    buckets_.push_back({{spans.begin(), spans.end()}, priority, stages});
-  }
-  // Empty when the buckets lie in memory one after another, cover every parameter exactly once, and
-  // end inside of a parameter only where they may.
-  std::string Problem(const ModelInfo& model) const;
-  const std::vector<PlannedBucket>& buckets() const { return buckets_; }
-
- private:
-  std::vector<PlannedBucket> buckets_;
 };
 
 }  // namespace engine::test

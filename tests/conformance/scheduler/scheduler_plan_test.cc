@@ -13,6 +13,8 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using Sizes = std::vector<int64_t>;
 
+using Buckets = std::vector<exec::BucketLayout>;
+
 // The parameters of a chain of layers, in ready order: the last layer first.
 std::vector<ParameterInfo> ChainOf(const Sizes& sizes_bytes) {
   std::vector<ParameterInfo> parameters;
@@ -31,32 +33,36 @@ ModelInfo InfoOf(const std::vector<ParameterInfo>& parameters) {
   return info;
 }
 
-std::vector<PlannedBucket> Buckets(const std::string& name, const OptionValues::Overrides& options,
-                                   const ModelInfo& info) {
-  PlanRecorder plan;
-  Must(CreateFrom<Scheduler>(PluginPath(name), options)->Plan(info, plan));
-  EXPECT_EQ(plan.Problem(info), "");
-  return plan.buckets();
+Buckets Plan(const std::string& name, const OptionValues::Overrides& options,
+             const ModelInfo& info) {
+  return Must(LayoutOf(info, *CreateFrom<Scheduler>(PluginPath(name), options))).buckets;
 }
 
-std::vector<PlannedBucket> Buckets(const std::string& name, const OptionValues::Overrides& options,
-                                   const Sizes& sizes_bytes) {
+Buckets Plan(const std::string& name, const OptionValues::Overrides& options,
+             const Sizes& sizes_bytes) {
   const auto parameters = ChainOf(sizes_bytes);
-  return Buckets(name, options, InfoOf(parameters));
+  return Plan(name, options, InfoOf(parameters));
 }
 
-std::vector<std::vector<uint32_t>> Parameters(const std::vector<PlannedBucket>& buckets) {
+std::vector<std::vector<uint32_t>> Parameters(const Buckets& buckets) {
   std::vector<std::vector<uint32_t>> parameters;
-  for (const PlannedBucket& bucket : buckets) {
+  for (const exec::BucketLayout& bucket : buckets) {
     parameters.emplace_back();
     for (const BucketSpan& span : bucket.spans) parameters.back().push_back(span.parameter);
   }
   return parameters;
 }
 
-std::vector<uint64_t> Bytes(const std::vector<PlannedBucket>& buckets) {
+// Without what the engine adds between tensors.
+uint64_t Bytes(const exec::BucketLayout& bucket) {
+  int64_t elements = 0;
+  for (const BucketSpan& span : bucket.spans) elements += span.count;
+  return static_cast<uint64_t>(elements) * sizeof(float);
+}
+
+std::vector<uint64_t> Bytes(const Buckets& buckets) {
   std::vector<uint64_t> bytes;
-  for (const PlannedBucket& bucket : buckets) bytes.push_back(bucket.size_bytes());
+  for (const exec::BucketLayout& bucket : buckets) bytes.push_back(Bytes(bucket));
   return bytes;
 }
 
@@ -64,7 +70,7 @@ class Fusion : public testing::TestWithParam<std::pair<const char*, const char*>
  protected:
   std::vector<std::vector<uint32_t>> Fuse(const std::string& bytes, const Sizes& sizes_bytes) {
     const auto [name, option] = GetParam();
-    return Parameters(Buckets(name, {{option, bytes}}, sizes_bytes));
+    return Parameters(Plan(name, {{option, bytes}}, sizes_bytes));
   }
 };
 
@@ -83,14 +89,14 @@ INSTANTIATE_TEST_SUITE_P(Plugins, Fusion,
                                          std::pair("priority_sched", "fuse_bytes")));
 
 TEST(SequentialSched, SendsInLargeBuckets) {
-  EXPECT_THAT(Bytes(Buckets("sequential_sched", {}, Sizes(3000, 4096))),
+  EXPECT_THAT(Bytes(Plan("sequential_sched", {}, Sizes(3000, 4096))),
               ElementsAre(4 << 20, 4 << 20, 3000 * 4096 - (8 << 20)));
 }
 
 TEST(FifoSched, BeginsWithASmallBucket) {
   const auto bytes = [](const char* fuse_bytes) {
     const OptionValues::Overrides options = {{"first_bytes", "800"}, {"fuse_bytes", fuse_bytes}};
-    return Bytes(Buckets("fifo_sched", options, Sizes(9, 400)));
+    return Bytes(Plan("fifo_sched", options, Sizes(9, 400)));
   };
   EXPECT_THAT(bytes("1600"), ElementsAre(800, 1600, 1200));
   EXPECT_THAT(bytes("0"), SizeIs(9));
@@ -98,15 +104,14 @@ TEST(FifoSched, BeginsWithASmallBucket) {
 
 TEST(FifoSched, CutsLargeGradientsOnlyIfAsked) {
   const Sizes sizes = {64000, 12800};
-  EXPECT_THAT(Bytes(Buckets("fifo_sched", {{"fuse_bytes", "6400"}}, sizes)),
+  EXPECT_THAT(Bytes(Plan("fifo_sched", {{"fuse_bytes", "6400"}}, sizes)),
               ElementsAre(64000, 12800));
-  EXPECT_THAT(
-      Bytes(Buckets("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, sizes)),
-      ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
+  EXPECT_THAT(Bytes(Plan("fifo_sched", {{"fuse_bytes", "6400"}, {"slice_bytes", "25600"}}, sizes)),
+              ElementsAre(21376, 21312, 21312, 12800));  // multiples of 64 bytes
 }
 
 TEST(PrioritySched, GivesTheBucketsThatAreNeededFirstTheLargestPriority) {
-  const auto buckets = Buckets("priority_sched", {{"fuse_bytes", "0"}}, Sizes(3, 4000));
+  const auto buckets = Plan("priority_sched", {{"fuse_bytes", "0"}}, Sizes(3, 4000));
   ASSERT_THAT(buckets, SizeIs(3));
   EXPECT_LT(buckets[0].priority, buckets[1].priority);
   EXPECT_LT(buckets[1].priority, buckets[2].priority);
@@ -116,13 +121,13 @@ TEST(PrioritySched, GivesTheBucketsThatAreNeededFirstTheLargestPriority) {
 TEST(PrioritySched, KeepsWhatIsNeededFirstApart) {
   auto parameters = ChainOf({400, 400, 400, 400, 400});
   parameters[3].first_use = parameters[4].first_use;  // a weight and its bias
-  EXPECT_THAT(Parameters(Buckets("priority_sched", {}, InfoOf(parameters))),
+  EXPECT_THAT(Parameters(Plan("priority_sched", {}, InfoOf(parameters))),
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4)));
 }
 
 TEST(PrioritySched, JoinsWhatIsReadyBeforeALargeGradientWithItsFirstSlice) {
-  const auto buckets = Buckets("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
-                               Sizes{400, 64000, 400, 400});
+  const auto buckets = Plan("priority_sched", {{"slice_bytes", "25600"}, {"fuse_bytes", "6400"}},
+                            Sizes{400, 64000, 400, 400});
   EXPECT_THAT(Parameters(buckets), ElementsAre(ElementsAre(0, 1), ElementsAre(1), ElementsAre(1),
                                                ElementsAre(2), ElementsAre(3)));
 }
@@ -131,7 +136,7 @@ TEST(PrioritySched, HasOnePriorityWhenUpdatesWaitForAllGradients) {
   const auto parameters = ChainOf({4000, 4000, 4000});
   ModelInfo info = InfoOf(parameters);
   info.gate = UpdateGate::kGlobal;
-  for (const PlannedBucket& bucket : Buckets("priority_sched", {}, info))
+  for (const exec::BucketLayout& bucket : Plan("priority_sched", {}, info))
     EXPECT_EQ(bucket.priority, 0);
 }
 
@@ -157,18 +162,18 @@ TEST(Accelerators, GetLargeBucketsByDefault) {
   for (const Case& one : cases) {
     SCOPED_TRACE(one.scheduler);
     info.accelerator = 0;
-    EXPECT_THAT(Buckets(one.scheduler, one.options, info), SizeIs(one.on_host));
+    EXPECT_THAT(Plan(one.scheduler, one.options, info), SizeIs(one.on_host));
     info.accelerator = 1;
-    EXPECT_THAT(Buckets(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
+    EXPECT_THAT(Plan(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
   }
 }
 
 TEST(DearSched, SplitsEveryGroupIntoTwoStages) {
   const auto buckets =
-      Buckets("dear_sched", {{"group_bytes", "8000"}}, Sizes{4000, 4000, 4000, 9000, 400});
+      Plan("dear_sched", {{"group_bytes", "8000"}}, Sizes{4000, 4000, 4000, 9000, 400});
   EXPECT_THAT(Parameters(buckets),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
-  for (const PlannedBucket& bucket : buckets) {
+  for (const exec::BucketLayout& bucket : buckets) {
     EXPECT_EQ(bucket.stages, BucketStages::kReduceScatterAllGather);
   }
 }
@@ -177,8 +182,7 @@ TEST(DearSched, RefusesACommunicatorWithoutTheTwoStages) {
   const auto parameters = ChainOf({4000});
   ModelInfo info = InfoOf(parameters);
   info.communicator.kinds = Bit(TransferKind::kAllReduce) | Bit(TransferKind::kReduceScatter);
-  PlanRecorder plan;
-  const Status status = CreateFrom<Scheduler>(PluginPath("dear_sched"))->Plan(info, plan);
+  const Status status = LayoutOf(info, *CreateFrom<Scheduler>(PluginPath("dear_sched"))).status();
   EXPECT_EQ(status.code(), StatusCode::kConfig);
   EXPECT_THAT(status.message(), HasSubstr("choose another communicator"));
 }
@@ -188,7 +192,7 @@ TEST(Plans, HoldTheirLimitsForRandomModels) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const ModelSketch model = ModelSketch::Random(random);
-    const StepGraph graph(model, nullptr);
+    StepGraph graph(model);
     const ModelInfo info = graph.model_info();
     const int64_t slice_bytes = int64_t{256} << random() % 12;
     const int64_t fuse_bytes = int64_t{64} << random() % 12;
@@ -196,15 +200,15 @@ TEST(Plans, HoldTheirLimitsForRandomModels) {
     for (int64_t count : model.parameter_counts) total += static_cast<uint64_t>(count) * 4;
     const auto least = static_cast<uint64_t>(info.slice_multiple) * 4;
     for (const char* name : {"fifo_sched", "priority_sched"}) {
-      const auto buckets = Buckets(name,
-                                   {{"slice_bytes", std::to_string(slice_bytes)},
-                                    {"fuse_bytes", std::to_string(fuse_bytes)}},
-                                   info);
+      const auto buckets = Plan(name,
+                                {{"slice_bytes", std::to_string(slice_bytes)},
+                                 {"fuse_bytes", std::to_string(fuse_bytes)}},
+                                info);
       sent = 0;
-      for (const PlannedBucket& bucket : buckets) {
-        sent += bucket.size_bytes();
+      for (const exec::BucketLayout& bucket : buckets) {
+        sent += Bytes(bucket);
         if (info.parameters[bucket.spans[0].parameter].alone != 0) continue;  // never cut
-        ASSERT_LE(bucket.size_bytes(), std::max(least, static_cast<uint64_t>(slice_bytes))) << name;
+        ASSERT_LE(Bytes(bucket), std::max(least, static_cast<uint64_t>(slice_bytes))) << name;
       }
       ASSERT_LE(sent, total);  // a parameter that no layer uses is not sent
       // Cutting is no reason for crumbs: at most twice the buckets that the bytes make necessary.
@@ -225,8 +229,7 @@ class GlobalGate : public testing::TestWithParam<const char*> {
     info.world_size = world_size;
     info.served = served ? 1 : 0;
     MemoryHost host({.rank = rank, .world_size = 2});
-    PlanRecorder plan;
-    Must(CreateFrom<Scheduler>(PluginPath(GetParam()), {}, &host)->Plan(info, plan));
+    Must(LayoutOf(info, *CreateFrom<Scheduler>(PluginPath(GetParam()), {}, &host)));
     return host.log();
   }
 };

@@ -2,6 +2,7 @@
 // executor, and event by event.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,17 @@
 
 namespace engine::test {
 
+// What the engine makes of a plan for these parameters; its error where the plan breaks a rule.
+inline Result<exec::FlatLayout> LayoutOf(const ModelInfo& info, Scheduler& scheduler) {
+  graph::Graph model;
+  model.values.resize(1);
+  for (const ParameterInfo& parameter : info.parameters) {
+    model.parameters.resize(std::max<size_t>(model.parameters.size(), parameter.id + 1));
+    model.parameters[parameter.id] = {.value = 0, .shape = {parameter.count}};
+  }
+  return exec::MakeLayout(model, info, scheduler, "under test");
+}
+
 struct SchedulerRig {
   SchedulerRig(const std::string& path, const ModelSketch& model, std::mt19937* shuffle = nullptr,
                const OptionValues::Overrides& options = {})
@@ -19,11 +31,8 @@ struct SchedulerRig {
 
   SchedulerRig(std::unique_ptr<Scheduler> its_scheduler, const ModelSketch& model,
                std::mt19937* shuffle = nullptr)
-      : scheduler(std::move(its_scheduler)), graph(model, shuffle) {
-    const ModelInfo info = graph.model_info();
-    Must(scheduler->Plan(info, plan));
-    MustBeFine(plan.Problem(info));
-    graph.Complete(plan.buckets());
+      : scheduler(std::move(its_scheduler)), graph(model) {
+    Must(graph.Plan(*scheduler, shuffle));
     Must(scheduler->Begin(graph.tasks()));
     executor = std::make_unique<ExecutorModel>(*scheduler, graph);
   }
@@ -47,9 +56,13 @@ struct SchedulerRig {
 
   std::unique_ptr<Scheduler> scheduler;
   StepGraph graph;
-  PlanRecorder plan;
   std::unique_ptr<ExecutorModel> executor;
 };
+
+// Three layers with one bucket each, unless buckets are fused; bucket0 is that of the last layer.
+inline ModelSketch ThreeLayers() {
+  return ModelSketch::Chain({1024, 1024, 1024});
+}
 
 // Plays events by the names of tasks, for tests that say in which order what shall happen.
 class EventPlayer {
@@ -85,7 +98,6 @@ class EventPlayer {
   Names TakeIo() { return Take(Lane::kIo); }
   Names TakeCompute() { return Take(Lane::kCompute); }
 
-  const std::vector<PlannedBucket>& buckets() const { return rig_.plan.buckets(); }
   const TaskInfo& task(const std::string& name) const {
     return rig_.graph.tasks()[rig_.graph.Find(name)];
   }

@@ -145,11 +145,11 @@ TEST_P(ServedConformance, PlansATableAsABucketOfItsOwn) {
   model.served = true;
   model.tables = {1, 3};
   SchedulerRig rig(GetParam(), model);  // which checks the plan
-  const auto is_table = [&](const PlannedBucket& bucket) {
+  const auto is_table = [&](const exec::BucketLayout& bucket) {
     return bucket.spans.size() == 1 &&
            rig.graph.model_info().parameters[bucket.spans[0].parameter].alone != 0;
   };
-  EXPECT_EQ(std::count_if(rig.plan.buckets().begin(), rig.plan.buckets().end(), is_table), 2);
+  EXPECT_EQ(std::count_if(rig.graph.buckets().begin(), rig.graph.buckets().end(), is_table), 2);
 }
 
 // A server that orders by priority must not turn another order into one by need.
@@ -158,9 +158,9 @@ TEST_P(ServedConformance, HasPrioritiesOnlyIfItOrdersByNeed) {
   model.served = true;
   SchedulerRig rig(GetParam(), model);
   std::vector<int32_t> by_bucket, expected;
-  for (const PlannedBucket& bucket : rig.plan.buckets()) by_bucket.push_back(bucket.priority);
+  for (const exec::BucketLayout& bucket : rig.graph.buckets()) by_bucket.push_back(bucket.priority);
   const bool by_need = GetParam().find("priority_sched") != std::string::npos;
-  for (const PlannedBucket& bucket : rig.plan.buckets()) {
+  for (const exec::BucketLayout& bucket : rig.graph.buckets()) {
     uint32_t first = UINT32_MAX;
     for (const BucketSpan& span : bucket.spans) {
       first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
@@ -230,7 +230,7 @@ TEST(ServedRanks, FindsPullsThatTakeTheCreditOfPushes) {
 
 EventPlayer ThreeServed(const char* name, const OptionValues::Overrides& options,
                         std::vector<size_t> tables = {}) {
-  ModelSketch model = ModelSketch::Chain({1000, 1000, 1000});
+  ModelSketch model = ThreeLayers();
   model.served = true;
   model.tables = std::move(tables);
   return EventPlayer(name, model, options);
@@ -263,7 +263,7 @@ TEST(FifoSched, PushesInReadyOrderAndPullsAtOnce) {
 }
 
 TEST(PrioritySched, PullsTakeNoCreditFromPushes) {
-  EventPlayer play = ThreeServed("priority_sched", {{"fuse_bytes", "0"}, {"credit_bytes", "4000"}});
+  EventPlayer play = ThreeServed("priority_sched", {{"fuse_bytes", "0"}, {"credit_bytes", "4096"}});
   for (int step = 1; step <= 3; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     EXPECT_THAT(play.Ready({"push0", "push1"}), ElementsAre("push1"));
@@ -276,29 +276,6 @@ TEST(PrioritySched, PullsTakeNoCreditFromPushes) {
     EXPECT_THAT(play.Ready({"pull0"}), ElementsAre("pull0"));
     play.Done({"pull0", "pull2"});
   }
-}
-
-TEST(DearSched, PullsOneGroupAheadOfTheForwardPass) {
-  EventPlayer play = ThreeServed("dear_sched", {{"group_bytes", "0"}});
-  for (int step = 1; step <= 3; ++step) {
-    SCOPED_TRACE("step " + std::to_string(step));
-    play.Send(EventKind::kStepBegin);
-    EXPECT_THAT(play.Ready({"statistics", "push0", "pull0", "push1", "pull1"}),
-                ElementsAre("statistics", "push0", "push1"));
-    EXPECT_THAT(play.Ready({"push2", "pull2"}),
-                ElementsAre("push2", "pull2"));  // of the first layer
-    EXPECT_THAT(play.Send(EventKind::kStepBegin), IsEmpty());
-    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre("pull1"));
-    EXPECT_THAT(play.Ready({"forward1"}), ElementsAre("pull0"));
-    EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1"));
-  }
-}
-
-TEST(DearSched, HoldsNoPullBackFromAFlush) {
-  EventPlayer play = ThreeServed("dear_sched", {{"group_bytes", "0"}});
-  EXPECT_THAT(play.Ready({"statistics", "push0", "push1", "push2", "pull0", "pull1", "pull2"}),
-              ElementsAre("statistics", "push0", "push1", "push2", "pull2"));
-  EXPECT_THAT(play.Send(EventKind::kFlush), ElementsAre("pull1", "pull0"));
 }
 
 class Opening : public testing::TestWithParam<std::pair<const char*, const char*>> {};

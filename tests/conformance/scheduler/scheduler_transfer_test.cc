@@ -12,10 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Three layers with one bucket each; bucket0 is that of the last layer.
-ModelSketch ThreeLayers() {
-  return ModelSketch::Chain({1000, 1000, 1000});
-}
 const OptionValues::Overrides kEachAlone = {{"fuse_bytes", "0"}};
 const OptionValues::Overrides kGroups = {{"group_bytes", "0"}};
 
@@ -87,38 +83,48 @@ TEST(FifoSched, SendsDuringBackward) {
 
 // ---- dear_sched
 
-class Dear : public testing::TestWithParam<bool> {
- protected:
-  static EventPlayer Play(ModelSketch model) {
-    model.sharded = GetParam();
-    return EventPlayer("dear_sched", model, kGroups);
-  }
+// The two halves of a bucket's way: gradients that are summed and gathered, parameters that are updated
+// in parts and gathered, or gradients that are pushed and parameters that are pulled.
+struct Halves {
+  bool sharded, served;
+  const char *out, *back;
 };
 
-TEST_P(Dear, GathersOneGroupAheadOfTheForwardPass) {
+class Dear : public testing::TestWithParam<Halves> {
+ protected:
+  static EventPlayer Play(ModelSketch model) {
+    model.sharded = GetParam().sharded;
+    model.served = GetParam().served;
+    return EventPlayer("dear_sched", model, kGroups);
+  }
+  static std::string Out(int bucket) { return GetParam().out + std::to_string(bucket); }
+  static std::string Back(int bucket) { return GetParam().back + std::to_string(bucket); }
+};
+
+TEST_P(Dear, BringsBackOneGroupAheadOfTheForwardPass) {
   EventPlayer play = Play(ThreeLayers());
   for (int step = 1; step <= 3; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     play.Send(EventKind::kStepBegin);
-    EXPECT_THAT(play.Ready({"statistics", "scatter1", "gather0", "scatter0"}),
-                ElementsAre("statistics", "scatter0", "scatter1"));
-    EXPECT_THAT(play.Ready({"gather1", "scatter2", "gather2"}),
-                ElementsAre("scatter2", "gather2"));  // of the first layer
+    EXPECT_THAT(play.Ready({"statistics", Out(1), Back(0), Out(0)}),
+                ElementsAre("statistics", Out(0), Out(1)));
+    EXPECT_THAT(play.Ready({Back(1), Out(2), Back(2)}),
+                ElementsAre(Out(2), Back(2)));  // of the first layer
     EXPECT_THAT(play.Send(EventKind::kStepBegin), IsEmpty());
-    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre("gather1"));
-    EXPECT_THAT(play.Ready({"forward1"}), ElementsAre("gather0"));
+    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre(Back(1)));
+    EXPECT_THAT(play.Ready({"forward1"}), ElementsAre(Back(0)));
     EXPECT_THAT(play.Ready({"forward2"}), IsEmpty());
     EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1", "forward2"));
   }
 }
 
-// With two groups the forward task that released the last gather is the one that releases it again.
+// With two groups the forward task that released the last half is the one that releases it again.
 TEST_P(Dear, HoldsBackInEveryStep) {
   EventPlayer play = Play(ModelSketch::Chain({1000, 1000}));
   for (int step = 1; step <= 3; ++step) {
-    EXPECT_THAT(play.Ready({"statistics", "scatter0", "scatter1", "gather0", "gather1"}),
-                ElementsAre("statistics", "scatter0", "scatter1", "gather1"));
-    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre("gather0"));
+    EXPECT_THAT(play.Ready({"statistics", Out(0), Out(1), Back(0), Back(1)}),
+                ElementsAre("statistics", Out(0), Out(1), Back(1)));
+    EXPECT_THAT(play.Ready({"forward0"}), ElementsAre(Back(0)));
     play.Ready({"forward1"});
     EXPECT_THAT(play.TakeCompute(), ElementsAre("forward0", "forward1"));
   }
@@ -126,18 +132,21 @@ TEST_P(Dear, HoldsBackInEveryStep) {
 
 TEST_P(Dear, HoldsNothingBackFromAFlush) {
   EventPlayer play = Play(ThreeLayers());
-  const EventPlayer::Names scatters = {"statistics", "scatter0", "scatter1", "scatter2"};
-  EXPECT_EQ(play.Ready(scatters), scatters);
-  EXPECT_THAT(play.Ready({"gather0", "gather1"}), IsEmpty());
+  const EventPlayer::Names all_out = {"statistics", Out(0), Out(1), Out(2)};
+  EXPECT_EQ(play.Ready(all_out), all_out);
+  EXPECT_THAT(play.Ready({Back(0), Back(1)}), IsEmpty());
   play.Send(EventKind::kFlush);
-  EXPECT_THAT(play.Ready({"gather2"}), ElementsAre("gather2", "gather1", "gather0"));
+  EXPECT_THAT(play.Ready({Back(2)}), ElementsAre(Back(2), Back(1), Back(0)));
   // But from the next forward pass.
   play.Send(EventKind::kStepBegin);
-  play.Ready(scatters);
-  EXPECT_THAT(play.Ready({"gather0", "gather1", "gather2"}), ElementsAre("gather2"));
+  play.Ready(all_out);
+  EXPECT_THAT(play.Ready({Back(0), Back(1), Back(2)}), ElementsAre(Back(2)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Chains, Dear, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Chains, Dear,
+                         testing::Values(Halves{false, false, "scatter", "gather"},
+                                         Halves{true, false, "scatter", "gather"},
+                                         Halves{false, true, "push", "pull"}));
 
 TEST(DearSched, HoldsNothingBackWhenUpdatesWaitForAllGradients) {
   ModelSketch model = ThreeLayers();

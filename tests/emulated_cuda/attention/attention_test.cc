@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tests/emulated_cuda/attention/attention_values.h"
-#include "tests/emulated_cuda/attention/reference_attention.h"
 
 namespace engine::cuda_ops::test {
 namespace {
@@ -29,9 +28,18 @@ void ExpectNear(const std::vector<T>& got, const Doubles& want, double tolerance
   EXPECT_LE(largest, 8 * tolerance) << what;
 }
 
+using engine::test::AttentionResults;
+
+template <typename T>
+AttentionResults ByFormula(const Problem<T>& problem) {
+  const AttentionShape& of = problem.shape;
+  return engine::test::ComputeAttention({of.batch, of.length, of.heads, of.head_size, of.causal},
+                                        ToDoubles(problem.qkv), ToDoubles(problem.dy));
+}
+
 // A score is a sum of products, whose rounding is relative to the lengths of the two vectors; a log
 // sum is off by no more than the worst of its scores.
-void ExpectLogSums(const std::vector<float>& got, const ReferenceAttention& want) {
+void ExpectLogSums(const std::vector<float>& got, const AttentionResults& want) {
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_LE(std::abs(Value(got[i]) - want.log_sums[i]), 2e-6 * want.magnitudes[i]) << i;
   }
@@ -43,8 +51,7 @@ constexpr double kBf16Tolerance = 4e-3, kFloatTolerance = 2e-6;
 template <typename T>
 void ExpectMatches(const Results<T>& got, const Problem<T>& problem, double tolerance,
                    bool sum = false) {
-  ReferenceAttention want =
-      ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
+  AttentionResults want = ByFormula(problem);
   for (size_t i = 0; sum && i < want.dqkv.size(); ++i) want.dqkv[i] += Value(problem.before[i]);
   ExpectNear(got.y, want.y, tolerance, "y");
   ExpectLogSums(got.log_sums, want);
@@ -100,8 +107,7 @@ TEST(FlashAttention, LargeScores) {
   Problem<Bf16> problem(AttentionShape{1, 130, 1, 64, true});
   for (Bf16& value : problem.qkv) value = Rounded<Bf16>(8 * Value(value));
   const Results<Bf16> flash = Compute(problem, Kernels::kFlash);
-  const ReferenceAttention want =
-      ComputeAttention(problem.shape, ToDoubles(problem.qkv), ToDoubles(problem.dy));
+  const AttentionResults want = ByFormula(problem);
   ExpectNear(flash.y, want.y, kBf16Tolerance, "y");
   ExpectLogSums(flash.log_sums, want);
 }

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "tests/emulated_cuda/attention/reference_attention.h"
+#include "tests/conformance/ops/reference_attention.h"
 
 namespace engine::cuda_ops::test {
 
 using Bf16 = __nv_bfloat16;
+using Doubles = std::vector<double>;
 
 inline double Value(float x) {
   return static_cast<double>(x);

@@ -17,7 +17,7 @@
 
 #include "tests/emulated_cuda/device_array.h"
 #include "tests/emulated_cuda/runtime.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::cuda_ops {
@@ -31,13 +31,7 @@ class DeviceNumbers {
   DeviceNumbers(DType dtype, const Values& values)
       : dtype_(dtype), memory_(values.size() * SizeOf(dtype)) {
     std::vector<char> raw(values.size() * SizeOf(dtype));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto value = static_cast<float>(values[i]);
-      const uint16_t half = test::ToBFloat16(value);
-      std::memcpy(&raw[i * SizeOf(dtype)],
-                  dtype == DType::kFloat32 ? static_cast<const void*>(&value) : &half,
-                  SizeOf(dtype));
-    }
+    for (size_t i = 0; i < values.size(); ++i) test::WriteElement(dtype, raw.data(), i, values[i]);
     memory_.Write(raw);
   }
 
@@ -45,13 +39,7 @@ class DeviceNumbers {
   Values Read() const {
     const std::vector<char> raw = memory_.Read();
     Values values(raw.size() / SizeOf(dtype_));
-    for (size_t i = 0; i < values.size(); ++i) {
-      float value = 0;
-      uint16_t half = 0;
-      std::memcpy(dtype_ == DType::kFloat32 ? static_cast<void*>(&value) : &half,
-                  &raw[i * SizeOf(dtype_)], SizeOf(dtype_));
-      values[i] = static_cast<double>(dtype_ == DType::kFloat32 ? value : test::FromBFloat16(half));
-    }
+    for (size_t i = 0; i < values.size(); ++i) values[i] = test::ReadElement(dtype_, raw.data(), i);
     return values;
   }
 

@@ -7,24 +7,24 @@
 #include <vector>
 
 #include "tests/emulated_cuda/cublaslt/problem.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 
 namespace emulated_cuda {
 namespace {
 
 using Matrix = std::vector<float>;  // column-major, without gaps
 
+engine::DType TypeOf(uint32_t type) {
+  return type == CUDA_R_32F ? engine::DType::kFloat32 : engine::DType::kBFloat16;
+}
+
 float Load(const void* data, uint32_t type, int64_t index) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
-  return engine::test::FromBFloat16(static_cast<const uint16_t*>(data)[index]);
+  return static_cast<float>(
+      engine::test::ReadElement(TypeOf(type), data, static_cast<size_t>(index)));
 }
 
 void Store(void* data, uint32_t type, int64_t index, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(data)[index] = value;
-  } else {
-    static_cast<uint16_t*>(data)[index] = engine::test::ToBFloat16(value);
-  }
+  engine::test::WriteElement(TypeOf(type), data, static_cast<size_t>(index), value);
 }
 
 // To nearest, ties away from zero (cvt.rna.tf32.f32 of PTX).

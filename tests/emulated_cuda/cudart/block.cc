@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "tests/emulated_cuda/cudart/fail.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 
 __thread const EmulatedCudaThread* emulated_cuda_thread = nullptr;
 

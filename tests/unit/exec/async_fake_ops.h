@@ -7,7 +7,7 @@
 
 #include "engine/ext/wire_format.h"
 #include "tests/support/async_accelerator.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/unit/exec/fake_ops.h"
 
 namespace engine::test {

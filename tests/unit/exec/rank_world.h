@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,7 @@ struct RankWorld {
   std::vector<RankResult> Run() const {
     Hub hub({.world_size = size, .max_delay_us = 60, .seed = seed, .match = match});
     Hub gathers({.world_size = size, .max_delay_us = 60, .seed = seed});
+    std::latch all_done(size);
     return RunRanks<RankResult>(size, [&](int rank, base::Store& store) {
       RankResult result;
       HubCommunicator for_replicas(gathers, rank);
@@ -64,6 +66,7 @@ struct RankWorld {
       if (prepare) prepare(rig);
       result.status = Make(rig, hub, rank);
       if (result.status.ok()) result.status = Train(*rig.executor, rank, &result);
+      if (communicator) all_done.arrive_and_wait();  // others may still ask the server in this rank
       return result;
     });
   }

@@ -1,10 +1,10 @@
-// Ranks whose parameters are at servers: the same results as with updates on ranks, and what may be
-// different.
+// Ranks whose parameters are at servers, those of zmq_ps in the ranks: the same results as with
+// updates on ranks, and what may be different.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/ext/row_table.h"
-#include "tests/support/served_ranks.h"
+#include "tests/conformance/plugin_under_test.h"
 #include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
@@ -110,18 +110,26 @@ struct World {
   float state_at_begin = 0;
   bool shard = false;
   bool single_transfer = false;
+  std::optional<HookStage> hook;
 
   std::vector<RankResult> Run() const {
-    ServedRun run({.world_size = size, .mode = mode, .max_delay_us = 100, .seed = seed});
+    const auto hosts = MakeMemoryHosts(size);
     RankWorld world{.size = size, .seed = seed, .timeout_ms = 5000, .shard = shard};
     world.model = [this] { return MakeModel(table); };
     if (served) {
-      world.communicator = [&run](Hub&, int rank) { return run.MakeRank(rank); };
+      world.communicator = [&](Hub&, int rank) {
+        const OptionValues::Overrides options = {{"update", Name(mode)}};
+        Host* const host = hosts[static_cast<size_t>(rank)].get();
+        return CreateFrom<Communicator>(PluginPath("zmq_ps"), options, host);
+      };
       world.scheduler = [this](int rank) -> std::unique_ptr<Scheduler> {
         if (single_transfer) return std::make_unique<SingleTransferScheduler>();
         return std::make_unique<RandomScheduler>(seed + static_cast<uint64_t>(rank));
       };
     }
+    world.hooks = [this] {
+      return hook ? HookList(std::make_unique<PassiveHook>(HookTraits{*hook})) : Hooks();
+    };
     world.prepare = [this](Rig& rig) {
       rig.ops = OpsWithLookup();
       rig.options.communicator_name = "served";
@@ -216,14 +224,9 @@ TEST(Served, ShardedUpdatesAreRefused) {
 TEST(Served, HooksOnSumsAndOtherFormsOfGradientsAreRefused) {
   for (const auto& [stage, why] : {std::pair{HookStage::kReduced, "sums of gradients"},
                                    {HookStage::kWire, "another form than float32"}}) {
-    ServedRun run({.world_size = 1});
-    Rig rig;
-    rig.options = TestOptions(0, 1, 5000, "served");
-    const Status status =
-        rig.Make(MakeModel(false), std::make_unique<RandomScheduler>(), run.MakeRank(0),
-                 HookList(std::make_unique<PassiveHook>(HookTraits{stage})));
-    EXPECT_THAT(status, FailsWith(StatusCode::kConfig, AllOf(HasSubstr("'hook0'"), HasSubstr(why),
-                                                             HasSubstr("'served'"))));
+    EXPECT_THAT(World{.hook = stage}.Run()[0].status,
+                FailsWith(StatusCode::kConfig,
+                          AllOf(HasSubstr("'hook0'"), HasSubstr(why), HasSubstr("'served'"))));
   }
 }
 

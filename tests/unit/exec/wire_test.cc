@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 #include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
