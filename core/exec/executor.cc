@@ -60,9 +60,7 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
 Result<UpdateGate> Executor::CheckTraits() const {
   const auto check = [](bool known, const char* kind, const std::string& name) {
     return known ? Status()
-                 : Status::Error(StatusCode::kPlugin,
-                                 "%s '%s' describes itself in a way that this engine does not know",
-                                 kind, name.c_str());
+                 : BadAnswer(kind, name, "itself in a way that this engine does not know");
   };
   ENGINE_RETURN_IF_ERROR(check(plugins_.scheduler->traits().order <= TransferOrder::kLeader,
                                "scheduler", options_.scheduler_name));
@@ -223,9 +221,8 @@ bool Executor::End() {
   if (options_.log) {
     options_.log(LogLevel::kWarning,
                  "communicator '" + options_.communicator_name +
-                     "' has not ended its transfers in " +
-                     std::to_string(options_.drain_ms / 1000) +
-                     " s after it was aborted: the memory of the model, to which it may still "
+                     "' has not ended its transfers in " + std::to_string(options_.drain_ms) +
+                     " ms after it was aborted: the memory of the model, to which it may still "
                      "write, stays until this process ends");
   }
   return false;

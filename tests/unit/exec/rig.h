@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/exec/executor.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_ops.h"
 #include "tests/unit/exec/net.h"
@@ -166,20 +167,23 @@ class LeadScheduler : public RandomScheduler {
 
 class FakeSgd final : public Optimizer {
  public:
-  explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan) : gate_(gate) {}
+  explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan, int32_t states = 1)
+      : gate_(gate), states_(states) {}
   OptimizerTraits traits() const noexcept override {
-    return {.gate = gate_, .state_count = 1, .state_names = {{"count"}}};
+    return {.gate = gate_, .state_count = states_, .state_names = {{"count"}, {"sum"}}};
   }
   Status Update(const UpdateCall& call) noexcept override {
     for (int64_t i = 0; i < call.count; ++i) {
       call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
       call.states[0][i] += 1;
+      if (states_ > 1) call.states[1][i] += call.gradient[i];
     }
     return {};
   }
 
  private:
   const UpdateGate gate_;
+  const int32_t states_;
 };
 
 // A hook that looks at nothing: a base of those that do.
@@ -274,6 +278,15 @@ inline std::vector<float> StatesOf(const exec::Executor& executor) {
   return values;
 }
 
+using Hooks = std::vector<std::unique_ptr<GradientHook>>;
+
+template <typename... Made>
+Hooks HookList(Made... made) {
+  Hooks hooks;
+  (hooks.push_back(std::move(made)), ...);
+  return hooks;
+}
+
 struct Rig {
   exec::ExecutorOptions options = TestOptions(0, 1, 1000);
   plugin::OpFactory ops = FakeOps();
@@ -292,7 +305,7 @@ struct Rig {
 
   Status Make(graph::Graph graph, std::unique_ptr<Scheduler> chosen,
               std::unique_ptr<Communicator> network = std::make_unique<FakeCommunicator>(),
-              std::vector<std::unique_ptr<GradientHook>> hooks = {}) {
+              Hooks hooks = {}) {
     communicator = dynamic_cast<FakeCommunicator*>(network.get());
     scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
     plugins.communicator = std::move(network);
