@@ -21,10 +21,7 @@ constexpr std::pair<const char*, DType> kDTypes[] = {{"F32", DType::kFloat32},
                                                      {"F16", DType::kFloat16}};
 
 const char* FormatName(DType dtype) {
-  for (const auto& [name, value] : kDTypes) {
-    if (value == dtype) return name;
-  }
-  return "";
+  return std::ranges::find(kDTypes, dtype, &std::pair<const char*, DType>::second)->first;
 }
 
 constexpr StatusCode kBad = StatusCode::kBadData;
@@ -247,9 +244,12 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header) {
   }
 }
 
-Result<std::string> DigestedHeader(SafetensorsHeader header) {
+Result<kit::Digest> DigestOf(SafetensorsHeader header) {
   header.metadata.erase(kDigestKey);
-  return FormatHeader(header);
+  ENGINE_ASSIGN_OR_RETURN(const std::string text, FormatHeader(header));
+  kit::Digest digest;
+  digest.Add(text.data(), text.size());
+  return digest;
 }
 
 }  // namespace engine::checkpoint

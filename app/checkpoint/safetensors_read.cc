@@ -9,7 +9,6 @@
 
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
-#include "kit/digest.h"
 
 namespace engine::checkpoint {
 namespace {
@@ -22,9 +21,7 @@ std::string_view Text(std::span<const uint8_t> bytes) {
 Status CheckDigest(const SafetensorsHeader& header, std::span<const uint8_t> data) {
   const auto expected = header.metadata.find(kDigestKey);
   if (expected == header.metadata.end()) return {};
-  ENGINE_ASSIGN_OR_RETURN(const std::string digested, DigestedHeader(header));
-  kit::Digest digest;
-  digest.Add(digested.data(), digested.size());
+  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
   digest.Add(data.data(), data.size());
   if (digest.Text() == expected->second) return {};
   return Status::Error(StatusCode::kBadData,
@@ -47,7 +44,6 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string
 
 Status SafetensorsFile::Read() {
   const std::span<const uint8_t> bytes = file_.bytes();
-  if (bytes.empty()) return Status::Error(StatusCode::kBadData, "the file is empty");
   if (bytes.size() < kLengthBytes) {
     return Status::Error(StatusCode::kBadData, "%zu bytes are too few for a safetensors file",
                          bytes.size());

@@ -85,20 +85,6 @@ TEST_F(MicroBatches, APowerOfTwoAsLossScaleChangesNoBit) {
   }
 }
 
-TEST_F(MicroBatches, ARunThatDivergesEndsAndKeepsACheckpointFromBefore) {
-  const Training run =
-      TrainWithThreads(kMlp, Members{.ranks = 2},
-                       {"train.loss_scale=1e9", "train.learning_rate.base=1e12",
-                        "train.learning_rate.warmup_steps=1", "train.checkpoint_every=1",
-                        "output.checkpoint=" + (folder_ / "run")},
-                       /*expect_ok=*/false);
-  EXPECT_EQ(run.exit_code, 78);
-  EXPECT_THAT(run.status.message(), HasSubstr("training diverged"));
-  for (const auto& [name, bytes] : Tensors("run")) {
-    for (const float number : FloatsOf(bytes)) ASSERT_TRUE(std::isfinite(number)) << name;
-  }
-}
-
 TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
   const std::string config =
       "seed: 3 model { net { layer { name: \"a\" linear { units: 6 } }\n"
