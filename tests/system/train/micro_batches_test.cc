@@ -13,7 +13,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using MicroBatches = RunTest;
 
@@ -72,19 +71,6 @@ TEST_F(MicroBatches, DropoutDropsTheSameAndSynchronisedBatchNormRuns) {
   EXPECT_NE(first.losses, TrainWithThreads(norm, 2).losses) << "statistics are of a micro-batch";
 }
 
-TEST_F(MicroBatches, APowerOfTwoAsLossScaleChangesNoBit) {
-  for (const int ranks : {1, 2}) {
-    for (const std::string& sharded : {Sharded(false), Sharded()}) {
-      const Training expected = Train(Gpt(), {ranks}, "expected", {sharded});
-      for (const std::string scale : {"1024", "0.25"}) {
-        const Training run = Train(Gpt(), {ranks}, "run", {sharded, "train.loss_scale=" + scale});
-        EXPECT_EQ(run.losses, expected.losses) << scale;
-        EXPECT_EQ(Tensors("run"), Tensors("expected")) << scale;
-      }
-    }
-  }
-}
-
 TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
   const std::string config =
       "seed: 3 model { net { layer { name: \"a\" linear { units: 6 } }\n"
@@ -115,10 +101,6 @@ TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
     }
     EXPECT_GT(moved, 1e-4) << name;
   }
-  const Training refused = TrainWithThreads(config + " group { parameters: \"none\" } }",
-                                            {.ranks = 1}, {}, /*expect_ok=*/false);
-  EXPECT_EQ(refused.exit_code, 78);
-  EXPECT_THAT(refused.status.message(), AllOf(HasSubstr("train.group"), HasSubstr("'none'")));
 }
 
 #ifdef ENGINE_TEST_SERVERS

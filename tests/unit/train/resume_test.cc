@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "tests/support/expect_status.h"
 #include "tests/support/memory_store.h"
-#include "tests/support/temp_folder.h"
-#include "tests/support/training.h"
-#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -170,61 +166,6 @@ TEST(RunStart, IsPublishedForRanksThatComeLater) {
   const auto point = ValueOf(train::PublishedRunStart(store, 1000));
   EXPECT_EQ(point.step, 17);
   EXPECT_EQ(point.first_batch, 9);
-}
-
-constexpr int64_t kWidth = 6, kBatch = 4;
-constexpr ModelInputs kInputs{
-    .input_shape = {kWidth}, .target_shape = {}, .classes = 3, .max_samples = kBatch};
-
-// Trains steps (first, last] of batches that depend on the number of the step only.
-void Train(exec::Executor& executor, int64_t first, int64_t last) {
-  for (int64_t step = first + 1; step <= last; ++step) {
-    std::mt19937 random(static_cast<uint32_t>(step));
-    std::vector<float> input(kWidth * kBatch);
-    std::vector<int32_t> target(kBatch);
-    for (float& x : input) x = static_cast<float>(random() % 1000) / 500 - 1;
-    for (int32_t& t : target) t = static_cast<int32_t>(random() % 3);
-    ASSERT_THAT(executor.Step({.input = input.data(),
-                               .target = target.data(),
-                               .samples = kBatch,
-                               .step = static_cast<uint64_t>(step),
-                               .learning_rate = 0.05f}),
-                IsOk());
-  }
-  ASSERT_THAT(executor.Flush(), IsOk());
-}
-
-// 20 steps give the bytes of 10 and, in another executor, 10 more.
-TEST(LoadCheckpoint, GoesOnToTheBit) {
-  for (const char* optimizer : {"\"sgd\"] sgd { momentum: 0.9 weight_decay: 0.01 }", "\"sgd\"]",
-                                "\"adamw\"] adamw { weight_decay: 0.1 }"}) {
-    const std::string config =
-        "model { mlp { hidden: [7] } } data { synthetic {} } train { steps: 20 global_batch: 4 }\n"
-        "plugins: [\"null\", \"priority_sched\", \"cpu_ops\", " +
-        std::string(optimizer) + "\n";
-    testing::TempFolder folder;
-    const auto write = [&](const char* name, const exec::Executor& executor, int64_t step) {
-      ASSERT_THAT(
-          checkpoint::WriteCheckpoint(folder / name, executor, {.step = step, .config = config}),
-          IsOk());
-    };
-    const auto [first_rank, first] = MakeRankWithExecutor(config, kInputs);
-    const auto [second_rank, second] = MakeRankWithExecutor(config, kInputs);
-    ASSERT_TRUE(first && second);
-    Train(*first, 0, 10);
-    write("ten", *first, 10);
-    Train(*first, 10, 20);
-    write("twenty", *first, 20);
-
-    const auto opened = ValueOf(checkpoint::OpenCheckpoint(folder / "ten"));
-    ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *second, {}), IsOk());
-    Train(*second, 10, 20);
-    write("resumed", *second, 20);
-    EXPECT_EQ(testing::TensorsOf(folder / "resumed"), testing::TensorsOf(folder / "twenty"))
-        << optimizer;
-    EXPECT_NE(testing::TensorsOf(folder / "ten"), testing::TensorsOf(folder / "twenty"))
-        << optimizer;
-  }
 }
 
 }  // namespace
