@@ -1,16 +1,15 @@
 #include "app/checkpoint/retention.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
@@ -36,9 +35,7 @@ std::string FolderOf(const std::string& path) {
 }
 
 std::string NumberOf(int64_t step) {
-  char number[32];
-  std::snprintf(number, sizeof number, ".%06lld", static_cast<long long>(step));
-  return number;
+  return fmt::format(".{:06}", step);
 }
 
 // The step in a second name of `path`; -1 when `name` is none.
@@ -101,18 +98,17 @@ Status CheckCanKeep(const std::string& path, int64_t keep) {
 Status KeepNewest(const std::string& path, int64_t step, int64_t keep) {
   if (keep <= 1) return {};
   ENGINE_ASSIGN_OR_RETURN(std::vector<Numbered> others, FindNumbered(path));
-  // In the order in which they go. One of this step is of an earlier run, or of this one before it
-  // went back.
-  std::ranges::sort(others, {}, [step](const Numbered& other) {
-    return std::pair(other.step < step, other.step);
+  // In the order in which they are kept.
+  std::sort(others.begin(), others.end(), [step](const Numbered& a, const Numbered& b) {
+    const bool a_left = a.step > step, b_left = b.step > step;
+    return a_left != b_left ? b_left : a.step > b.step;
   });
-  auto left = static_cast<int64_t>(others.size());
+  int64_t kept = 1;  // the new one
   for (const Numbered& other : others) {
-    if (other.step != step && left < keep) break;
-    if (unlink(other.path.c_str()) != 0 && errno != ENOENT) {
-      return StorageError("remove the old checkpoint", other.path, errno);
-    }
-    --left;
+    // One of this step is of an earlier run, or of this one before it went back.
+    if (other.step != step && ++kept <= keep) continue;
+    if (unlink(other.path.c_str()) == 0 || errno == ENOENT) continue;
+    return StorageError("remove the old checkpoint", other.path, errno);
   }
   const std::string name = NameAtStep(path, step);
   if (link(path.c_str(), name.c_str()) != 0) return StorageError("make", name, errno);

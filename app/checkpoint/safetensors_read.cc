@@ -13,10 +13,6 @@
 namespace engine::checkpoint {
 namespace {
 
-std::string_view Text(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Files of other programs have no digest.
 Status CheckDigest(const SafetensorsHeader& header, std::span<const uint8_t> data) {
   const auto expected = header.metadata.find(kDigestKey);
@@ -58,8 +54,8 @@ Status SafetensorsFile::Read() {
                          length, rest.size(), kMaxHeaderBytes);
   }
   const std::span<const uint8_t> data = rest.subspan(length);
-  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                          ParseHeader(Text(rest.first(length)), data.size()));
+  const std::string_view text(reinterpret_cast<const char*>(rest.data()), length);
+  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseHeader(text, data.size()));
   ENGINE_RETURN_IF_ERROR(CheckDigest(header, data));
   for (const TensorEntry& entry : header.tensors) {
     void* const values = Aligned(data.data() + entry.begin, entry.dtype, entry.end - entry.begin);

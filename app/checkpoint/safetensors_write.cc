@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,7 +36,13 @@ Result<SafetensorsHeader> DescribeTensors(std::span<const NamedTensor> tensors) 
 }
 
 // Length and header, padded with spaces.
-Result<std::string> FileHead(const SafetensorsHeader& header) {
+Result<std::string> HeadOf(std::span<const NamedTensor> tensors,
+                           const std::map<std::string, std::string>& metadata) {
+  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, DescribeTensors(tensors));
+  header.metadata = metadata;
+  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
+  for (const auto& [name, view] : tensors) digest.Add(view.data, view.size_bytes());
+  header.metadata[kDigestKey] = digest.Text();
   ENGINE_ASSIGN_OR_RETURN(std::string text, FormatHeader(header));
   text.append((kAlignment - (kLengthBytes + text.size()) % kAlignment) % kAlignment, ' ');
   if (text.size() > kMaxHeaderBytes) {
@@ -48,42 +53,25 @@ Result<std::string> FileHead(const SafetensorsHeader& header) {
   return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
 }
 
-// Larger element types first: without gaps in the data, that alone aligns every tensor to its
-// elements.
-Status Write(const std::string& path, std::vector<NamedTensor> tensors,
-             const std::map<std::string, std::string>& metadata, std::function<void()> progress) {
-  std::ranges::stable_sort(tensors, std::greater(),
-                           [](const NamedTensor& tensor) { return SizeOf(tensor.view.dtype); });
-  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, DescribeTensors(tensors));
-  header.metadata = metadata;
-  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
-  for (const auto& [name, view] : tensors) digest.Add(view.data, view.size_bytes());
-  header.metadata[kDigestKey] = digest.Text();
-  ENGINE_ASSIGN_OR_RETURN(const std::string head, FileHead(header));
-
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
-                          AtomicFile::Create(path, std::move(progress)));
-  ENGINE_RETURN_IF_ERROR(file->Write(head.data(), head.size()));
-  for (const auto& [name, view] : tensors) {
-    ENGINE_RETURN_IF_ERROR(file->Write(view.data, view.size_bytes()));
-  }
-  return file->Commit();
-}
-
 }  // namespace
 
+// Larger element types first: without gaps in the data, that alone aligns every tensor to its
+// elements.
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
                         const std::map<std::string, std::string>& metadata,
                         std::function<void()> progress) {
-  try {
-    const Status status =
-        Write(path, {tensors.begin(), tensors.end()}, metadata, std::move(progress));
-    if (status.code() != StatusCode::kInvalidArgument) return status;
-    return status.WithContext("cannot write '%s'", path.c_str());
-  } catch (const std::bad_alloc&) {
-    return Status::Error(StatusCode::kResourceExhausted, "cannot write '%s': out of memory",
-                         path.c_str());
+  std::vector<NamedTensor> order(tensors.begin(), tensors.end());
+  std::ranges::stable_sort(order, std::greater(),
+                           [](const NamedTensor& tensor) { return SizeOf(tensor.view.dtype); });
+  const auto head = HeadOf(order, metadata);
+  if (!head.ok()) return head.status().WithContext("cannot write '%s'", path.c_str());
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
+                          AtomicFile::Create(path, std::move(progress)));
+  ENGINE_RETURN_IF_ERROR(file->Write(head->data(), head->size()));
+  for (const auto& [name, view] : order) {
+    ENGINE_RETURN_IF_ERROR(file->Write(view.data, view.size_bytes()));
   }
+  return file->Commit();
 }
 
 }  // namespace engine::checkpoint

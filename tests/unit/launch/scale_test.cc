@@ -38,6 +38,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank) {
     EXPECT_EQ(all.size(), static_cast<size_t>(info.world_size));
     EXPECT_EQ(all[info.rank], value);
   }
+  ENGINE_RETURN_IF_ERROR(train::MeetRanks(context, kLongMs));
   rank.client.Leave({});
   return {};
 }
