@@ -21,8 +21,7 @@ constexpr size_t kSyncBytes = 32 << 20;
 
 // Whether `path` is still the name of the open file: its writer may have renamed it in between.
 bool IsNameOf(const char* path, int fd) {
-  struct stat by_name {
-  }, by_fd{};
+  struct stat by_name = {}, by_fd = {};
   return lstat(path, &by_name) == 0 && fstat(fd, &by_fd) == 0 && by_name.st_ino == by_fd.st_ino &&
          by_name.st_dev == by_fd.st_dev;
 }

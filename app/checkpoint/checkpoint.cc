@@ -50,14 +50,6 @@ std::string StateName(const OptimizerTraits& traits, int32_t state, const std::s
   return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
 }
 
-bool IsState(const std::string& name) {
-  return name.starts_with(kStatePrefix);
-}
-
-bool IsHookState(const std::string& name) {
-  return name.starts_with(kHookPrefix);
-}
-
 // "hook/HOOK/STATE" of the states that the hook of this run keeps, in their order.
 std::vector<std::string> HookStatesOf(const exec::Executor& executor) {
   std::vector<std::string> states;
@@ -71,7 +63,7 @@ std::vector<std::string> HookStatesOf(const exec::Executor& executor) {
 std::set<std::string> HookStatesIn(const SafetensorsFile& file) {
   std::set<std::string> states;
   for (const NamedTensor& tensor : file.tensors()) {
-    if (!IsHookState(tensor.name)) continue;
+    if (!tensor.name.starts_with(kHookPrefix)) continue;
     const size_t hook_end = tensor.name.find('/', sizeof(kHookPrefix) - 1);
     states.insert(tensor.name.substr(0, tensor.name.find('/', hook_end + 1)));
   }
@@ -80,23 +72,6 @@ std::set<std::string> HookStatesIn(const SafetensorsFile& file) {
 
 std::string HookStateName(const std::string& state, int32_t rank, const std::string& parameter) {
   return fmt::format("{}/{}/{}", state, rank, parameter);
-}
-
-// Those of all ranks, collected: in host memory of the executor.
-void AddHookStates(const exec::Executor& executor, int32_t world_size,
-                   std::vector<NamedTensor>* tensors) {
-  const auto& parameters = executor.memory().graph().parameters;
-  const std::vector<std::string> states = HookStatesOf(executor);
-  for (size_t s = 0; s < states.size(); ++s) {
-    for (int32_t rank = 0; rank < world_size; ++rank) {
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        const TensorView view =
-            executor.wire()->state_of(static_cast<int32_t>(i), rank, static_cast<int32_t>(s));
-        if (view.data == nullptr) continue;
-        tensors->push_back({HookStateName(states[s], rank, parameters[i].name), view});
-      }
-    }
-  }
 }
 
 // A tensor of the file, of float32 as all that is kept. kBadData when it has another shape.
@@ -155,6 +130,41 @@ Status ForEachState(
   return {};
 }
 
+// The states of the run's hook of HookStage::kWire, if it has any: those that this rank had, or with
+// another number of ranks on rank 0 the sum of those of all. Without such states in the file they stay
+// zero. kBadData when some are missing or have another shape.
+Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
+                      const RankInfo& rank) {
+  const bool same_ranks = checkpoint.info.world_size == rank.world_size;
+  if (!same_ranks && rank.rank != 0) return {};
+  const int32_t first = same_ranks ? rank.rank : 0;
+  const int32_t last = same_ranks ? rank.rank : checkpoint.info.world_size - 1;
+  const std::vector<std::string> states = HookStatesOf(executor);
+  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
+  const exec::ModelMemory& memory = executor.memory();
+  for (size_t s = 0; s < states.size(); ++s) {
+    for (size_t i = 0; i < memory.graph().parameters.size() && stored.contains(states[s]); ++i) {
+      if (memory.program().of_parameter[i] == graph::kNone) continue;
+      const graph::Parameter& parameter = memory.graph().parameters[i];
+      std::vector<float> sum(static_cast<size_t>(parameter.shape.Count()));
+      for (int32_t r = first; r <= last; ++r) {
+        const std::string name = HookStateName(states[s], r, parameter.name);
+        ENGINE_ASSIGN_OR_RETURN(const TensorView part,
+                                FindLike(*checkpoint.file, name, parameter.shape));
+        const float* const values = part.f32();
+        // What is not a sum keeps its bits.
+        for (size_t k = 0; k < sum.size(); ++k)
+          sum[k] = r == first ? values[k] : sum[k] + values[k];
+      }
+      float* const to = executor.wire()->state(static_cast<int32_t>(s)) + memory.layout().offset[i];
+      ENGINE_RETURN_IF_ERROR(
+          memory.device().Copy(to, sum.data(), sum.size() * sizeof(float), memory.stream()));
+      ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 // Nothing writes to what is read here before this returns: updates are done, and no step begins.
@@ -163,20 +173,29 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits& traits = executor.updates().optimizer();
-  const auto& parameters = memory.graph().parameters;
-  const auto count = static_cast<int32_t>(parameters.size());
   std::vector<NamedTensor> tensors;
-  for (int32_t i = 0; i < count; ++i) tensors.push_back({parameters[i].name, memory.parameter(i)});
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    for (int32_t i = 0; i < count; ++i) {
-      const TensorView state = executor.updates().state(i, s);
-      if (state.data == nullptr) continue;
-      tensors.push_back({StateName(traits, s, parameters[i].name), state});
+  const auto add = [&](const auto& name_of, const auto& view_of) {
+    for (int32_t i = 0; i < static_cast<int32_t>(memory.graph().parameters.size()); ++i) {
+      const TensorView view = view_of(i);
+      if (view.data != nullptr)
+        tensors.push_back({name_of(memory.graph().parameters[i].name), view});
     }
+  };
+  add([](const std::string& name) { return name; }, [&](int32_t i) { return memory.parameter(i); });
+  for (int32_t s = 0; s < traits.state_count; ++s) {
+    add([&](const std::string& name) { return StateName(traits, s, name); },
+        [&](int32_t i) { return executor.updates().state(i, s); });
   }
   std::vector<std::vector<std::byte>> copies;
   ENGINE_RETURN_IF_ERROR(CopyToHost(memory, tensors, copies));
-  AddHookStates(executor, info.world_size, &tensors);
+  // Those of all ranks, collected: in host memory of the executor.
+  const std::vector<std::string> kept = HookStatesOf(executor);
+  for (int32_t s = 0; s < static_cast<int32_t>(kept.size()); ++s) {
+    for (int32_t rank = 0; rank < info.world_size; ++rank) {
+      add([&](const std::string& name) { return HookStateName(kept[s], rank, name); },
+          [&](int32_t i) { return executor.wire()->state_of(i, rank, s); });
+    }
+  }
   ENGINE_RETURN_IF_ERROR(CheckFinite(tensors, info.step));
   std::map<std::string, std::string> metadata = {{"format", kFormat},
                                                  {"config", info.config},
@@ -218,7 +237,9 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
   std::set<std::string> names;
   for (const graph::Parameter& parameter : parameters) names.insert(parameter.name);
   for (const NamedTensor& tensor : file.tensors()) {
-    if (IsState(tensor.name) || IsHookState(tensor.name) || names.contains(tensor.name)) continue;
+    const bool is_state =
+        tensor.name.starts_with(kStatePrefix) || tensor.name.starts_with(kHookPrefix);
+    if (is_state || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint is of another model: this one has no parameter '%s'",
                          tensor.name.c_str());
@@ -276,34 +297,20 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
 
-Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
+Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
                       const RankInfo& rank) {
-  const bool same_ranks = checkpoint.info.world_size == rank.world_size;
-  if (!same_ranks && rank.rank != 0) return {};
-  const int32_t first = same_ranks ? rank.rank : 0;
-  const int32_t last = same_ranks ? rank.rank : checkpoint.info.world_size - 1;
-  const std::vector<std::string> states = HookStatesOf(executor);
-  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
-  const exec::ModelMemory& memory = executor.memory();
-  for (size_t s = 0; s < states.size(); ++s) {
-    for (size_t i = 0; i < memory.graph().parameters.size() && stored.contains(states[s]); ++i) {
-      if (memory.program().of_parameter[i] == graph::kNone) continue;
-      const graph::Parameter& parameter = memory.graph().parameters[i];
-      std::vector<float> sum(static_cast<size_t>(parameter.shape.Count()));
-      for (int32_t r = first; r <= last; ++r) {
-        const std::string name = HookStateName(states[s], r, parameter.name);
-        ENGINE_ASSIGN_OR_RETURN(const TensorView part,
-                                FindLike(*checkpoint.file, name, parameter.shape));
-        const float* const values = part.f32();
-        // What is not a sum keeps its bits.
-        for (size_t k = 0; k < sum.size(); ++k)
-          sum[k] = r == first ? values[k] : sum[k] + values[k];
-      }
-      float* const to = executor.wire()->state(static_cast<int32_t>(s)) + memory.layout().offset[i];
-      ENGINE_RETURN_IF_ERROR(
-          memory.device().Copy(to, sum.data(), sum.size() * sizeof(float), memory.stream()));
-      ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
-    }
+  const OptimizerTraits traits = executor.updates().optimizer();
+  exec::ModelMemory& memory = executor.memory();
+  ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
+  ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
+  if (!executor.updates().served()) {
+    return LoadStates(checkpoint, memory, traits, rank, executor.updates().states());
+  }
+  for (int32_t s = 0; rank.rank == 0 && s < traits.state_count; ++s) {
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<float> state,
+                            ReadStates(checkpoint, memory, traits, s));
+    ENGINE_RETURN_IF_ERROR(executor.updates().served()->SetState(s, state));
+    ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
   }
   return {};
 }
@@ -330,16 +337,16 @@ std::vector<std::string> StateWarnings(const OpenedCheckpoint& checkpoint,
                       state, checkpoint.info.world_size, world_size));
     }
   }
-  const OptimizerTraits& traits = executor.updates().optimizer();
+  const exec::UpdateStrategy& updates = executor.updates();
   const auto& parameters = executor.memory().graph().parameters;
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const bool trained = executor.memory().program().of_parameter[i] != graph::kNone;
-      if (trained) used.insert(StateName(traits, s, parameters[i].name));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (executor.memory().program().of_parameter[i] == graph::kNone) continue;
+    for (int32_t s = 0; s < updates.optimizer().state_count; ++s) {
+      used.insert(StateName(updates.optimizer(), s, parameters[i].name));
     }
   }
   for (const NamedTensor& tensor : checkpoint.file->tensors()) {
-    if (IsState(tensor.name) && !used.contains(tensor.name)) unused(tensor.name);
+    if (tensor.name.starts_with(kStatePrefix) && !used.contains(tensor.name)) unused(tensor.name);
   }
   return warnings;
 }

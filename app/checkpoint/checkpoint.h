@@ -63,10 +63,10 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
                   const OptimizerTraits& traits, const RankInfo& rank,
                   const exec::OptimizerStates& states);
 
-// Copies the states of the run's hook of HookStage::kWire, if it has any, to this rank: those that
-// it had, or with another number of ranks on rank 0 the sum of those of all. Without such states in
-// the file they stay zero. kBadData when some are missing or have another shape.
-Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
+// Gives `executor` the parameters, the states of its hook (with another number of ranks rank 0 gets the
+// sum of those of all) and the optimizer states of the file: this rank's part if they are sharded, and
+// if servers keep them all on rank 0, for Executor::ShareParameters. Before its first step. [setup]
+Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
                       const RankInfo& rank);
 
 // What becomes of states that this run has no place for (of parameters that it does not train, of

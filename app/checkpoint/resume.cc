@@ -5,11 +5,6 @@
 #include <limits>
 
 namespace engine::checkpoint {
-namespace {
-
-constexpr int64_t kCopyTimeoutMs = 60000;
-
-}  // namespace
 
 Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
                                    int64_t samples) {
@@ -25,7 +20,7 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
   const int64_t far = std::numeric_limits<int64_t>::max() / 4;
   const SamplePosition& at = stored.position;
   const bool beyond = at.samples >= samples && stored.data == run.data;
-  if (stored.step > far || at.epoch > far / BatchesOfEpoch(samples, run.global_batch) || beyond) {
+  if (stored.step > far || at.epoch > far / train::CeilDiv(samples, run.global_batch) || beyond) {
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint says that its run came to step %lld and to sample %lld of "
                          "epoch %lld, which cannot be with %lld samples",
@@ -59,24 +54,6 @@ std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const Chec
         "be left out");
   }
   return warnings;
-}
-
-Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
-                      const RankInfo& rank) {
-  const OptimizerTraits traits = executor.updates().optimizer();
-  exec::ModelMemory& memory = executor.memory();
-  ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
-  ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
-  if (!executor.updates().served()) {
-    return LoadStates(checkpoint, memory, traits, rank, executor.updates().states());
-  }
-  for (int32_t s = 0; rank.rank == 0 && s < traits.state_count; ++s) {
-    ENGINE_ASSIGN_OR_RETURN(const std::vector<float> state,
-                            ReadStates(checkpoint, memory, traits, s));
-    ENGINE_RETURN_IF_ERROR(executor.updates().served()->SetState(s, state));
-    ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
-  }
-  return {};
 }
 
 }  // namespace engine::checkpoint

@@ -23,10 +23,4 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
 // What differs between the runs so that the result is not that of one run; a sentence each.
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run);
 
-// Gives `executor` the parameters, the states of hooks (LoadHookStates) and the optimizer states of
-// the file: this rank's part if they are sharded, and if servers keep them all on rank 0, for
-// Executor::ShareParameters. Before its first step. [setup]
-Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
-                      const RankInfo& rank);
-
 }  // namespace engine::checkpoint

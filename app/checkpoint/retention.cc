@@ -1,12 +1,12 @@
 #include "app/checkpoint/retention.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -35,9 +35,7 @@ std::string FolderOf(const std::string& path) {
 }
 
 std::string NumberOf(int64_t step) {
-  char number[32];
-  std::snprintf(number, sizeof number, ".%06lld", static_cast<long long>(step));
-  return number;
+  return fmt::format(".{:06}", step);
 }
 
 // The step in a second name of `path`; -1 when `name` is none.

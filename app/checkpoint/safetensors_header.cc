@@ -21,10 +21,7 @@ constexpr std::pair<const char*, DType> kDTypes[] = {{"F32", DType::kFloat32},
                                                      {"F16", DType::kFloat16}};
 
 const char* FormatName(DType dtype) {
-  for (const auto& [name, value] : kDTypes) {
-    if (value == dtype) return name;
-  }
-  return "";
+  return std::ranges::find(kDTypes, dtype, &std::pair<const char*, DType>::second)->first;
 }
 
 constexpr StatusCode kBad = StatusCode::kBadData;
@@ -60,31 +57,18 @@ class HeaderReader {
   // `depth` is that of what is around: 0 outside of the header, 1 in it, 2 in a tensor or the
   // metadata, 3 in a list. Whether to keep `parsed`.
   bool On(int depth, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::key:
-        OnKey(depth, parsed.get_ref<const std::string&>());
-        break;
-      case Json::parse_event_t::object_start:
-        if (depth > 1) RefuseHere("an object");
-        break;
-      case Json::parse_event_t::array_start:
-        if (depth != 2) RefuseHere("a list");
-        numbers_ = 0;
-        break;
-      case Json::parse_event_t::value:
-        if (depth == 1) RefuseHere(parsed.type_name());
-        if (depth == 3 && ++numbers_ > kMaxDims) {
-          Refuse("tensor '%s' has more than %d dimensions", Name().c_str(), kMaxDims);
-        }
-        break;
-      case Json::parse_event_t::object_end:
-        if (depth != 1) break;
-        name_ == kMetadataName ? AddMetadata(parsed) : AddTensor(parsed);
-        return false;
-      case Json::parse_event_t::array_end:
-        break;
+    using Event = Json::parse_event_t;
+    if (event == Event::key) OnKey(depth, parsed.get_ref<const std::string&>());
+    if (event == Event::object_start && depth > 1) RefuseHere("an object");
+    if (event == Event::array_start && depth != 2) RefuseHere("a list");
+    if (event == Event::array_start) numbers_ = 0;
+    if (event == Event::value && depth == 1) RefuseHere(parsed.type_name());
+    if (event == Event::value && depth == 3 && ++numbers_ > kMaxDims) {
+      Refuse("tensor '%s' has more than %d dimensions", Name().c_str(), kMaxDims);
     }
-    return true;
+    if (event != Event::object_end || depth != 1) return true;
+    name_ == kMetadataName ? AddMetadata(parsed) : AddTensor(parsed);
+    return false;
   }
 
  private:
@@ -247,9 +231,12 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header) {
   }
 }
 
-Result<std::string> DigestedHeader(SafetensorsHeader header) {
+Result<kit::Digest> DigestOf(SafetensorsHeader header) {
   header.metadata.erase(kDigestKey);
-  return FormatHeader(header);
+  ENGINE_ASSIGN_OR_RETURN(const std::string text, FormatHeader(header));
+  kit::Digest digest;
+  digest.Add(text.data(), text.size());
+  return digest;
 }
 
 }  // namespace engine::checkpoint

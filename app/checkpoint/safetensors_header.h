@@ -18,6 +18,7 @@
 
 #include "engine/status.h"
 #include "engine/tensor.h"
+#include "kit/digest.h"
 
 namespace engine::checkpoint {
 
@@ -47,8 +48,9 @@ Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes
 // kInvalidArgument when a string is not UTF-8.
 Result<std::string> FormatHeader(const SafetensorsHeader& header);
 
-// What the digest of a file covers, followed by the data: FormatHeader without the digest itself.
-Result<std::string> DigestedHeader(SafetensorsHeader header);
+// The beginning of the digest of a file, to which its data is added: of FormatHeader without the
+// digest itself.
+Result<kit::Digest> DigestOf(SafetensorsHeader header);
 
 // The number of bytes of a tensor, or kBadData when it overflows 63 bits or an extent is negative.
 Result<uint64_t> CheckedBytes(const Shape& shape, DType dtype);

@@ -9,22 +9,15 @@
 
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
-#include "kit/digest.h"
 
 namespace engine::checkpoint {
 namespace {
-
-std::string_view Text(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Files of other programs have no digest.
 Status CheckDigest(const SafetensorsHeader& header, std::span<const uint8_t> data) {
   const auto expected = header.metadata.find(kDigestKey);
   if (expected == header.metadata.end()) return {};
-  ENGINE_ASSIGN_OR_RETURN(const std::string digested, DigestedHeader(header));
-  kit::Digest digest;
-  digest.Add(digested.data(), digested.size());
+  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
   digest.Add(data.data(), data.size());
   if (digest.Text() == expected->second) return {};
   return Status::Error(StatusCode::kBadData,
@@ -47,7 +40,6 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string
 
 Status SafetensorsFile::Read() {
   const std::span<const uint8_t> bytes = file_.bytes();
-  if (bytes.empty()) return Status::Error(StatusCode::kBadData, "the file is empty");
   if (bytes.size() < kLengthBytes) {
     return Status::Error(StatusCode::kBadData, "%zu bytes are too few for a safetensors file",
                          bytes.size());
@@ -62,8 +54,8 @@ Status SafetensorsFile::Read() {
                          length, rest.size(), kMaxHeaderBytes);
   }
   const std::span<const uint8_t> data = rest.subspan(length);
-  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                          ParseHeader(Text(rest.first(length)), data.size()));
+  const std::string_view text(reinterpret_cast<const char*>(rest.data()), length);
+  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseHeader(text, data.size()));
   ENGINE_RETURN_IF_ERROR(CheckDigest(header, data));
   for (const TensorEntry& entry : header.tensors) {
     void* const values = Aligned(data.data() + entry.begin, entry.dtype, entry.end - entry.begin);

@@ -10,8 +10,8 @@ std::function<void()> CheckpointProgress(base::Store& store) {
   return [&store, next = base::TimePoint{}]() mutable {
     if (!base::Passed(next)) return;
     next = base::DeadlineIn(launch::kProgressEveryMs);
-    const int64_t value = next.time_since_epoch().count();         // another one than before
-    (void)store.Set(launch::kProgressKey, std::to_string(value));  // an abort is noticed anyway
+    // Another value than before. An abort is noticed anyway.
+    (void)store.Set(launch::kProgressKey, std::to_string(next.time_since_epoch().count()));
   };
 }
 

@@ -15,9 +15,9 @@ int32_t Draw(const std::vector<float>& logits, const GenerateOptions& options,
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto larger = [&](int32_t a, int32_t b) { return logits[a] > logits[b]; };
-  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), larger);
-  size_t kept = options.top_k > 0 ? static_cast<size_t>(options.top_k) : logits.size();
-  kept = std::min(kept, logits.size());
+  if (options.temperature <= 0) return *std::ranges::min_element(order, larger);
+  const size_t kept =
+      options.top_k > 0 ? std::min<size_t>(options.top_k, logits.size()) : logits.size();
   std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(kept), order.end(), larger);
   std::vector<double> weights;
   for (size_t i = 0; i < kept; ++i) {

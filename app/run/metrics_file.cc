@@ -43,31 +43,24 @@ Status MetricsFile::WriteLine(const std::string& line) {
 }
 
 Status MetricsFile::Write(const train::StepReport& report) {
-  const double seconds = report.seconds;
-  return WriteLine(Json{
-      {"event", "step"},
-      {"step", report.step},
-      {"epoch", report.epoch},
-      {"loss", report.loss},
-      {"accuracy", report.accuracy},
-      {"learning_rate", report.learning_rate},
-      {"samples", report.samples},
-      {"seconds", seconds},
-      {"communication_seconds",
-       report.communication_seconds.has_value()
-           ? Json(*report.communication_seconds)
-           : Json()}}.dump());
+  Json line = {{"event", "step"},
+               {"step", report.step},
+               {"epoch", report.epoch},
+               {"loss", report.loss},
+               {"accuracy", report.accuracy},
+               {"learning_rate", report.learning_rate},
+               {"samples", report.samples},
+               {"seconds", report.seconds},
+               {"communication_seconds", nullptr}};
+  if (report.communication_seconds) line["communication_seconds"] = *report.communication_seconds;
+  return WriteLine(line.dump());
 }
 
 Status MetricsFile::Write(const train::EvaluationReport& report) {
-  return WriteLine(Json{
-      {"event", "evaluation"},
-      {"step", report.step},
-      {"loss", report.loss},
-      {"accuracy", report.accuracy},
-      {"targets", report.targets},
-      {"seconds",
-       report.seconds}}.dump());
+  const Json line = {{"event", "evaluation"},     {"step", report.step},
+                     {"loss", report.loss},       {"accuracy", report.accuracy},
+                     {"targets", report.targets}, {"seconds", report.seconds}};
+  return WriteLine(line.dump());
 }
 
 Status MetricsFile::WriteCheckpoint(int64_t step, const std::string& path) {

@@ -19,11 +19,7 @@ namespace engine::run {
 namespace {
 
 constexpr const char* kConfigKey = "run/configuration";
-
-Status ComparePlugins(const config::Config& config, base::RankContext& member) {
-  return train::CheckSameOnAllRanks(member, "plugins of servers", config.plugins().versions,
-                                    config.run().communication.rendezvous_timeout_ms);
-}
+constexpr const char* kPlugins = "plugins of servers";
 
 // Ends a server that waits for a rank which is lost and will not come again: only the launcher
 // knows that.
@@ -59,7 +55,7 @@ class RanksLeftWatch {
 }  // namespace
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(ComparePlugins(config, rank));
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, kPlugins, config.plugins().versions, 0));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -75,7 +71,9 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
   if (server.watch != nullptr) server.watch->SetTimeout(config.run().communication.timeout_ms);
-  ENGINE_RETURN_IF_ERROR(ComparePlugins(config, server));
+  ENGINE_RETURN_IF_ERROR(
+      train::CheckSameOnAllRanks(server, kPlugins, config.plugins().versions,
+                                 config.run().communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;

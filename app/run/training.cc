@@ -164,8 +164,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
 Status RunTraining(const config::Config& config, base::RankContext& rank, RunObserver& observer,
                    train::Trainer& trainer) {
   const Status status = Train(config, rank, observer, trainer);
-  const bool fails = !status.ok() && status.code() != StatusCode::kInterrupted;
-  if (fails) rank.Report(status);
+  if (!status.ok() && status.code() != StatusCode::kInterrupted) rank.Report(status);
   return status;
 }
 

@@ -123,15 +123,6 @@ class TraceExchange {
   const int64_t timeout_ms_;  // of each wait for another rank
 };
 
-// Atomically.
-Status WriteTrace(const std::string& path, const trace::Trace& trace) {
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::AtomicFile> file,
-                          checkpoint::AtomicFile::Create(path));
-  ENGINE_RETURN_IF_ERROR(trace::FormatTrace(
-      trace, [&](std::string_view text) { return file->Write(text.data(), text.size()); }));
-  return file->Commit();
-}
-
 }  // namespace
 
 TraceClock MonotonicTraceClock(int32_t rank) {
@@ -182,7 +173,11 @@ Status WriteRunTrace(const std::string& path, base::RankContext& rank, trace::Ra
   trace::Trace trace{.metadata = metadata, .ranks = {}};
   trace.ranks.push_back(std::move(own));
   ENGINE_RETURN_IF_ERROR(exchange.Receive(may_lack_ranks, &trace.ranks).WithContext("trace"));
-  return WriteTrace(path, trace);
+  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::AtomicFile> file,
+                          checkpoint::AtomicFile::Create(path));
+  ENGINE_RETURN_IF_ERROR(trace::FormatTrace(
+      trace, [&](std::string_view text) { return file->Write(text.data(), text.size()); }));
+  return file->Commit();
 }
 
 }  // namespace engine::run

@@ -17,22 +17,17 @@ std::string Quoted(std::string_view value, std::string_view other) {
   return "'" + line.substr(0, kMaxQuoted) + (line.size() > kMaxQuoted ? "...'" : "'");
 }
 
-// store key := "agree/" what                  its value is that of rank 0
-//
-// It is written once in a run, so whoever waits for it cannot read what was said of something else,
-// and a rank that comes late still finds it. Each rank compares for itself: rank 0 writes one value,
-// however many there are, and waits for nobody.
-std::string Key(std::string_view what) {
-  return "agree/" + std::string(what);
-}
-
 }  // namespace
 
 Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
                            std::string_view value, int64_t timeout_ms) {
+  // Its value is that of rank 0. It is written once in a run, so whoever waits for it cannot read what
+  // was said of something else, and a rank that comes late still finds it. Each rank compares for
+  // itself: rank 0 writes one value, however many there are, and waits for nobody.
+  const std::string key = "agree/" + std::string(what);
   const int member = base::MemberOf(context.info);
-  if (member == 0) return context.store.Set(Key(what), value);
-  const Result<std::string> first = context.store.Get(Key(what), timeout_ms);
+  if (member == 0) return context.store.Set(key, value);
+  const Result<std::string> first = context.store.Get(key, timeout_ms);
   if (first.ok() && *first == value) return {};
   const int size = static_cast<int>(what.size());
   if (!first.ok()) {
@@ -49,6 +44,21 @@ Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
                        name.c_str(), size, what.data(), name.c_str(), Quoted(value, *first).c_str(),
                        Quoted(*first, value).c_str())
       .WithRank(member);
+}
+
+// store keys := "run/ready/" rank | "run/ready"      the second, of rank 0, says that all of the first are
+//                                                   there
+Status MeetRanks(base::RankContext& context, int64_t timeout_ms) {
+  const std::string ready = "run/ready";
+  const auto key_of = [&](int32_t rank) { return ready + "/" + std::to_string(rank); };
+  if (context.info.rank != 0) {
+    ENGINE_RETURN_IF_ERROR(context.store.Set(key_of(context.info.rank), ""));
+    return context.store.Get(ready, timeout_ms).status();
+  }
+  for (int32_t rank = 1; rank < context.info.world_size; ++rank) {
+    ENGINE_RETURN_IF_ERROR(context.store.Get(key_of(rank), timeout_ms).status());
+  }
+  return context.store.Set(ready, "");
 }
 
 }  // namespace engine::train

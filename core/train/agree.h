@@ -1,4 +1,4 @@
-// What must be the same on all ranks, checked before it can become a hang or a wrong sum.
+// What ranks agree on before the first step, so that it cannot become a hang or a wrong sum.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,9 @@ namespace engine::train {
 // that does not come.
 Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
                            std::string_view value, int64_t timeout_ms);
+
+// Once in a run, before its first transfer: returns when every rank has come here. One in the place of
+// a lost rank does not wait.
+Status MeetRanks(base::RankContext& context, int64_t timeout_ms);
 
 }  // namespace engine::train

@@ -9,6 +9,11 @@
 
 namespace engine::train {
 
+// Of numbers that are not negative; `b` is at least 1.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
 // A rank's share of the steps over one split of the data.
 struct BatchRequest {
   Split split = Split::kTrain;
@@ -18,9 +23,7 @@ struct BatchRequest {
   int64_t first_step = 0;  // of the first batch, counted from 0 over all epochs
 
   // The largest number of samples that the rank gets in one step: ceil(global_batch / world_size).
-  int64_t MaxSamples() const {
-    return global_batch / world_size + (global_batch % world_size != 0 ? 1 : 0);
-  }
+  int64_t MaxSamples() const { return CeilDiv(global_batch, world_size); }
 };
 
 struct Batch {

@@ -13,23 +13,9 @@ struct Sums {
   int64_t count = 0, correct = 0;
 };
 
-// As many samples at once as the memory has room for.
-Status EvaluateBatch(exec::ModelMemory& memory, const Batch& batch, Sums* sums) {
-  for (int64_t begin = 0; begin < batch.samples;) {
-    const int64_t count = std::min(batch.samples - begin, memory.graph().max_samples);
-    ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch.input, batch.target, count, batch.others, begin));
-    ENGINE_RETURN_IF_ERROR(memory.RunForward());
-    ENGINE_ASSIGN_OR_RETURN(const exec::StepStatistics statistics, memory.ReadStatistics());
-    sums->loss += statistics.loss_sum;
-    sums->count += static_cast<int64_t>(statistics.count);
-    sums->correct += static_cast<int64_t>(statistics.correct);
-    begin += count;
-  }
-  return {};
-}
-
 // As many batches on every rank, with or without samples of its own: all of them come to the
-// all-reduce. Those that were made ahead are gone by then.
+// all-reduce. Those that were made ahead are gone by then. As many samples at once as the memory has
+// room for.
 Result<Sums> SumUp(exec::ModelMemory& memory, BatchSource& data, const BatchRequest& batches,
                    int64_t max_samples) {
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> stream, data.Batches(batches));
@@ -37,10 +23,20 @@ Result<Sums> SumUp(exec::ModelMemory& memory, BatchSource& data, const BatchRequ
   if (max_samples > 0) {
     steps = std::min(steps, std::max<int64_t>(1, max_samples / batches.global_batch));
   }
+  const int64_t at_once = memory.graph().max_samples;
   Sums sums;
   for (int64_t i = 0; i < steps; ++i) {
     ENGINE_ASSIGN_OR_RETURN(const Batch* batch, stream->Next());
-    ENGINE_RETURN_IF_ERROR(EvaluateBatch(memory, *batch, &sums));
+    for (int64_t begin = 0; begin < batch->samples; begin += at_once) {
+      ENGINE_RETURN_IF_ERROR(memory.SetBatch(batch->input, batch->target,
+                                             std::min(batch->samples - begin, at_once),
+                                             batch->others, begin));
+      ENGINE_RETURN_IF_ERROR(memory.RunForward());
+      ENGINE_ASSIGN_OR_RETURN(const exec::StepStatistics statistics, memory.ReadStatistics());
+      sums.loss += statistics.loss_sum;
+      sums.count += static_cast<int64_t>(statistics.count);
+      sums.correct += static_cast<int64_t>(statistics.correct);
+    }
   }
   return sums;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/plugin/plugin_set.h"
+#include "core/train/batch_source.h"
 
 namespace engine::train {
 
@@ -72,13 +73,11 @@ struct TrainOptions {
   }
   // How many of the `samples` that a rank may have in a step it computes at once: those of its
   // largest micro-batch.
-  int64_t SamplesAtOnce(int64_t samples) const {
-    return (samples + micro_batches - 1) / micro_batches;
-  }
+  int64_t SamplesAtOnce(int64_t samples) const { return CeilDiv(samples, micro_batches); }
 };
 
 struct CommunicationOptions {
-  int64_t timeout_ms = 30000;             // of a transfer
+  int64_t timeout_ms = 30000;             // of a transfer in which nothing moves
   int64_t rendezvous_timeout_ms = 30000;  // for all ranks to find each other
 };
 

@@ -2,15 +2,12 @@
 
 #include <cinttypes>
 #include <cmath>
+#include <utility>
 
 namespace engine::train {
 namespace {
 
 constexpr char kStoreKey[] = "run/start";
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
 
 // All batches of a run whose length is given in epochs or tokens. The last batch of an epoch may be
 // a smaller one.
@@ -32,12 +29,11 @@ Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
   const int64_t last =
       length.steps ? *length.steps : start.step + (BatchesOf(length, amount) - start.first_batch);
   if (start.step == 0 || last > start.step) return last;
-  const char* const key = length.steps    ? "train.steps"
-                          : length.epochs ? "train.epochs"
-                                          : "train.tokens";
-  const double goal = length.epochs
-                          ? *length.epochs
-                          : static_cast<double>(length.steps.value_or(length.tokens.value_or(0)));
+  using Goal = std::pair<const char*, double>;
+  const auto [key, goal] = length.epochs ? Goal("train.epochs", *length.epochs)
+                           : length.steps
+                               ? Goal("train.steps", static_cast<double>(*length.steps))
+                               : Goal("train.tokens", static_cast<double>(*length.tokens));
   return Status::Error(StatusCode::kConfig,
                        "the run of the checkpoint is done: it has %lld steps, and %s is %.15g; "
                        "raise it to go on",

@@ -72,7 +72,9 @@ Status Trainer::Setup() {
   if (parts_.restore) {
     ENGINE_ASSIGN_OR_RETURN(start_, parts_.restore(*executor_, StateAt(0)));
   }
-  ENGINE_RETURN_IF_ERROR(MeetRanks());
+  // From here on a rank that does not come to a transfer is late. What came before takes as long as it
+  // takes: plugins are set up, and files read.
+  ENGINE_RETURN_IF_ERROR(MeetRanks(rank_, exec::ExecutorOptions().arrival_timeout_ms));
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
   const bool is_shared = plugins_->set().communicator->traits().no_op == 0;
   if (is_shared && !executor_->updates().asynchronous()) check_ = parts_.check.get();
@@ -80,23 +82,6 @@ Status Trainer::Setup() {
   if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   return PlanSteps();
-}
-
-// From here on a rank that does not come to a transfer is late. What came before takes as long as it
-// takes: plugins set up, and read files. Store keys: "run/ready/" rank; then "run/ready", of rank 0. A
-// rank in the place of a lost one finds the latter.
-Status Trainer::MeetRanks() {
-  const std::string ready = "run/ready";
-  const int64_t limit_ms = exec::ExecutorOptions().arrival_timeout_ms;
-  if (rank_.info.rank != 0) {
-    ENGINE_RETURN_IF_ERROR(rank_.store.Set(ready + "/" + std::to_string(rank_.info.rank), ""));
-    return rank_.store.Get(ready, limit_ms).status();
-  }
-  for (int32_t rank = 1; rank < rank_.info.world_size; ++rank) {
-    const std::string key = ready + "/" + std::to_string(rank);
-    ENGINE_RETURN_IF_ERROR(rank_.store.Get(key, limit_ms).status());
-  }
-  return rank_.store.Set(ready, "");
 }
 
 Status Trainer::Agree(const char* what, const std::string& value) {
@@ -183,7 +168,6 @@ Result<int64_t> Trainer::Run() {
     ENGINE_ASSIGN_OR_RETURN(const bool stop, TrainStep(step));
     if (step == steps_) break;
     if (stop) {
-      ENGINE_RETURN_IF_ERROR(Settle());
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
       return step;
     }
@@ -256,8 +240,8 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
 Status Trainer::Settle() {
   ENGINE_RETURN_IF_ERROR(executor_->Flush());
   ENGINE_ASSIGN_OR_RETURN(const exec::StepResult rest, executor_->Remaining());
-  return Report(rest)
-      .status();  // a request to stop comes too late, or what it wants happens anyway
+  // A request to stop comes too late, or what it wants happens anyway.
+  return Report(rest).status();
 }
 
 // Ranks that run asynchronously have no moment in common: rank 0 evaluates alone, with the
@@ -272,12 +256,12 @@ Status Trainer::Evaluate(int64_t step) {
     batches.global_batch = batches.MaxSamples();
     batches.world_size = 1;
   }
-  auto report = EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(), *parts_.data,
-                              batches, config_.train.evaluate_samples);
-  if (!report.ok()) return report.status();
-  report->step = step;
-  const bool reports = rank_.info.rank == 0 && report->targets > 0;
-  return reports ? parts_.observer.OnEvaluation(*report) : Status();
+  ENGINE_ASSIGN_OR_RETURN(EvaluationReport report,
+                          EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(),
+                                        *parts_.data, batches, config_.train.evaluate_samples));
+  report.step = step;
+  const bool reports = rank_.info.rank == 0 && report.targets > 0;
+  return reports ? parts_.observer.OnEvaluation(report) : Status();
 }
 
 // Where all updates are done, and no next step tells it.
@@ -293,8 +277,8 @@ Status Trainer::CheckRanks(int64_t step) {
 // Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
 // come to rank 0, which alone writes.
 Status Trainer::Checkpoint(int64_t step) {
-  if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(Settle());
+  if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
   const bool first = rank_.info.rank == 0;
   if (!first && executor_->updates().asynchronous()) return {};

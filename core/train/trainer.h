@@ -70,7 +70,6 @@ class Trainer {
   Status Setup();
   Status Agree(const char* what, const std::string& value);
   Status MakeExecutor();
-  Status MeetRanks();
   Status FindFirstStep();
   Status PlanSteps();
   BatchRequest Batches(Split split) const;

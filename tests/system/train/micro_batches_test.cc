@@ -13,7 +13,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using MicroBatches = RunTest;
 
@@ -72,33 +71,6 @@ TEST_F(MicroBatches, DropoutDropsTheSameAndSynchronisedBatchNormRuns) {
   EXPECT_NE(first.losses, TrainWithThreads(norm, 2).losses) << "statistics are of a micro-batch";
 }
 
-TEST_F(MicroBatches, APowerOfTwoAsLossScaleChangesNoBit) {
-  for (const int ranks : {1, 2}) {
-    for (const std::string& sharded : {Sharded(false), Sharded()}) {
-      const Training expected = Train(Gpt(), {ranks}, "expected", {sharded});
-      for (const std::string scale : {"1024", "0.25"}) {
-        const Training run = Train(Gpt(), {ranks}, "run", {sharded, "train.loss_scale=" + scale});
-        EXPECT_EQ(run.losses, expected.losses) << scale;
-        EXPECT_EQ(Tensors("run"), Tensors("expected")) << scale;
-      }
-    }
-  }
-}
-
-TEST_F(MicroBatches, ARunThatDivergesEndsAndKeepsACheckpointFromBefore) {
-  const Training run =
-      TrainWithThreads(kMlp, Members{.ranks = 2},
-                       {"train.loss_scale=1e9", "train.learning_rate.base=1e12",
-                        "train.learning_rate.warmup_steps=1", "train.checkpoint_every=1",
-                        "output.checkpoint=" + (folder_ / "run")},
-                       /*expect_ok=*/false);
-  EXPECT_EQ(run.exit_code, 78);
-  EXPECT_THAT(run.status.message(), HasSubstr("training diverged"));
-  for (const auto& [name, bytes] : Tensors("run")) {
-    for (const float number : FloatsOf(bytes)) ASSERT_TRUE(std::isfinite(number)) << name;
-  }
-}
-
 TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
   const std::string config =
       "seed: 3 model { net { layer { name: \"a\" linear { units: 6 } }\n"
@@ -129,10 +101,6 @@ TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
     }
     EXPECT_GT(moved, 1e-4) << name;
   }
-  const Training refused = TrainWithThreads(config + " group { parameters: \"none\" } }",
-                                            {.ranks = 1}, {}, /*expect_ok=*/false);
-  EXPECT_EQ(refused.exit_code, 78);
-  EXPECT_THAT(refused.status.message(), AllOf(HasSubstr("train.group"), HasSubstr("'none'")));
 }
 
 #ifdef ENGINE_TEST_SERVERS

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <string>
@@ -96,6 +97,24 @@ class RunTest : public ::testing::Test {
   }
   std::map<std::string, std::vector<uint8_t>> Tensors(const std::string& name) const {
     return TensorsOf(folder_ / name);
+  }
+  // Twenty steps are ten and, in a run that goes on, ten more. What they end with.
+  std::map<std::string, std::vector<uint8_t>> ExpectGoesOnToTheBit(
+      const std::string& config, int ranks, const std::vector<std::string>& more = {}) const {
+    SCOPED_TRACE(config.substr(0, 22) + ", " + std::to_string(ranks) + " ranks" +
+                 ::testing::PrintToString(more));
+    const Training whole = Train(config, {ranks}, "whole", more);
+    const Training first = Interrupt(config, ranks, "part", more);
+    EXPECT_NE(Tensors("part"), Tensors("whole"));
+    const Training second = GoOn(config, ranks, "part", more);
+    EXPECT_EQ(Tensors("part"), Tensors("whole"));
+    EXPECT_EQ(whole.losses.size(), 20u);
+    std::vector<double> losses(first.losses.begin(), first.losses.begin() + 10);
+    losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+    EXPECT_EQ(losses, whole.losses);
+    EXPECT_TRUE(std::equal(first.losses.begin(), first.losses.end(), whole.losses.begin()));
+    EXPECT_TRUE(std::equal(second.samples.rbegin(), second.samples.rend(), whole.samples.rbegin()));
+    return Tensors("part");
   }
   void ExpectNearTensors(const std::string& actual, const std::string& expected,
                          double tolerance = kRounding) const {

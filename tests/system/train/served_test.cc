@@ -1,5 +1,4 @@
 // Training with parameters at servers, with the real plugins: ranks and servers are threads.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -9,8 +8,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ServedTest = RunTest;
 
 constexpr char kLayers[] =
@@ -81,14 +78,6 @@ TEST_F(ServedTest, AsynchronousRanksLearnToo) {
     EXPECT_LT(last / 20, 0.2 * training.losses[0]) << update;
     EXPECT_FALSE(Tensors(update).empty());
   }
-}
-
-TEST_F(ServedTest, WhatNeedsTheSumsIsRefused) {
-  const Training clipped =
-      TrainWithThreads(kLayers, {2, 1}, {kServed + ",clip_norm", "clip_norm.max_norm=1"},
-                       /*expect_ok=*/false);
-  EXPECT_EQ(clipped.exit_code, 78);
-  EXPECT_THAT(clipped.status.message(), AllOf(HasSubstr("'clip_norm'"), HasSubstr("update")));
 }
 
 }  // namespace

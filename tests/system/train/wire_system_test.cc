@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -36,25 +34,7 @@ void ExpectAllRanksEqual(const Training& training) {
   EXPECT_THAT(training.parameters, Each(training.parameters[0]));
 }
 
-class WireRun : public RunTest {
- protected:
-  // Bytes of gradients in a step, of all ranks, as the trace has them.
-  uint64_t GradientBytes(const std::string& plugins) {
-    TrainWithThreads(kConfig, 2,
-                     {plugins, "output.trace=" + (folder_ / "trace.json"), "train.steps=3"});
-    std::ifstream file(folder_ / "trace.json");
-    uint64_t bytes = 0;
-    const auto trace = nlohmann::json::parse(file);
-    for (const auto& rank : trace.at("engine").at("ranks")) {
-      for (const auto& task : rank.at("tasks")) {
-        if (task.at("kind") == "transfer" && task.contains("bucket")) {
-          bytes += task.at("size_bytes").get<uint64_t>();
-        }
-      }
-    }
-    return bytes;
-  }
-};
+using WireRun = RunTest;
 
 struct Variant {
   std::string scheduler;
@@ -122,50 +102,20 @@ TEST_F(WireRun, SharedMemoryAndSocketsGiveTheSameBits) {
   }
 }
 
-TEST_F(WireRun, TheTraceShowsTheBytesThatTravel) {
-  const uint64_t plain = GradientBytes(Plugins("tcp", "fifo_sched"));
-  ASSERT_GT(plain, 0u);
-  EXPECT_EQ(2 * GradientBytes(Hook("cast_bf16")), plain);
-  EXPECT_EQ(2 * GradientBytes(Hook("cast_fp16")), plain);
-  // 1 % of the elements, 8 bytes each, of two ranks; and what the small ones are rounded up to.
-  EXPECT_LT(GradientBytes(Hook("topk")), plain / 4);
-}
-
 TEST_F(WireRun, AResumedRunIsTheUninterruptedOneToTheBit) {
   for (const std::string hook : {"topk", "cast_bf16"}) {
     for (const int ranks : {1, 2, 3}) {
-      SCOPED_TRACE(hook + ", ranks " + std::to_string(ranks));
-      const Training whole = Train(kConfig, {ranks}, "whole", {Hook(hook)});
-      const auto expected = Tensors("whole");
-      Interrupt(kConfig, ranks, "part", {Hook(hook)});
-      EXPECT_NE(Tensors("part"), expected);
-      const Training rest = GoOn(kConfig, ranks, "part", {Hook(hook)});
-      EXPECT_EQ(Tensors("part"), expected);
-      EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 10, whole.losses.end()));
-      for (const auto& [name, bytes] : expected) {
+      const auto tensors = ExpectGoesOnToTheBit(kConfig, ranks, {Hook(hook), "train.steps=20"});
+      for (const auto& [name, bytes] : tensors) {
         if (name.starts_with("optimizer/") || name.starts_with("hook/")) continue;
         for (int rank = 0; rank < 3; ++rank) {
           const bool stored =
-              expected.contains("hook/topk/mean_residual/" + std::to_string(rank) + "/" + name);
+              tensors.contains("hook/topk/mean_residual/" + std::to_string(rank) + "/" + name);
           EXPECT_EQ(stored, hook == "topk" && ranks > 1 && rank < ranks) << name;
         }
       }
     }
   }
-}
-
-TEST_F(WireRun, WhatDoesNotGoTogetherIsRefusedInASentence) {
-  const auto refuses = [&](const std::string& plugins, bool sharded, const char* sentence) {
-    const Training run =
-        TrainWithThreads(kConfig, {.ranks = 2}, {plugins, Sharded(sharded)}, /*expect_ok=*/false);
-    EXPECT_EQ(run.exit_code, 78);
-    EXPECT_THAT(run.status.message(), HasSubstr(sentence));
-  };
-  refuses(Hook("topk"), true,
-          "hook 'topk' packs whole gradients, and train.shard_optimizer gives each rank a part of "
-          "each: set it to false or choose another hook");
-  refuses(Hook("topk,cast_bf16"), false,
-          "hooks 'topk' and 'cast_bf16' both say in which form gradients travel: choose one");
 }
 
 // float16 ends at 65504. The run ends with the step after that, and keeps no checkpoint of it.
@@ -180,24 +130,16 @@ TEST_F(WireRun, AnOverflowEndsTheRun) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "model"));
 }
 
-// Warnings are of the log of rank 0.
-TEST_F(WireRun, StatesThatCannotGoOnAreNamed) {
+// Every warning: tests/unit/exec/error_feedback_test.cc.
+TEST_F(WireRun, StatesThatCannotGoOnAreNamedInTheLogOfRankZero) {
   Interrupt(kConfig, 2, "packed", {Hook("topk")});
-  Interrupt(kConfig, 2, "plain");
-  const auto warns = [&](const std::string& checkpoint, int ranks, const std::string& plugins,
-                         const char* sentence) {
-    ::testing::internal::CaptureStderr();
-    Train(kConfig, {.ranks = ranks, .resume = folder_ / checkpoint}, "run",
-          {plugins, "train.steps=11"});
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(sentence));
-  };
-  warns("packed", 3, Hook("topk"),
-        "'hook/topk/mean_residual' of the checkpoint is that of 2 ranks, and this run has 3: "
-        "rank 0 goes on with their sum");
-  warns("packed", 2, Plugins("tcp", "fifo_sched"),
-        "this run has no use for 'hook/topk/mean_residual' of the checkpoint");
-  warns("plain", 2, Hook("topk"),
-        "the checkpoint has no 'hook/topk/mean_residual': it begins with zeros");
+  ::testing::internal::CaptureStderr();
+  Train(kConfig, {.ranks = 3, .resume = folder_ / "packed"}, "run",
+        {Hook("topk"), "train.steps=11"});
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("'hook/topk/mean_residual' of the checkpoint is that of 2 ranks, and this run has "
+                "3: rank 0 goes on with their sum"));
 }
 
 }  // namespace

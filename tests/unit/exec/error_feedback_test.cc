@@ -10,7 +10,7 @@
 #include <random>
 
 #include "app/checkpoint/checkpoint.h"
-#include "app/checkpoint/resume.h"
+#include "app/checkpoint/checkpoint.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/exec/rank_world.h"

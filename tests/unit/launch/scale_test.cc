@@ -46,6 +46,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank, int64_t* open) {
     EXPECT_EQ(all.size(), static_cast<size_t>(info.world_size));
     EXPECT_EQ(all[info.rank], value);
   }
+  ENGINE_RETURN_IF_ERROR(train::MeetRanks(context, kLongMs));
   rank.client.Leave({});
   return {};
 }

@@ -36,21 +36,22 @@ class CheckpointTest : public ::testing::Test {
     ASSERT_TRUE(executor_);
     const float input[] = {1, -2, 3, 0.5f, 2, -1};
     const int32_t target[] = {0, 1};
-    ASSERT_TRUE(
-        executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f})
-            .ok());
-    ASSERT_TRUE(executor_->Flush().ok());
-    const Status written = checkpoint::WriteCheckpoint(path_, *executor_,
-                                                       {.step = 41,
-                                                        .config = kConfig,
-                                                        .optimizer = "adamw",
-                                                        .seed = 7,
-                                                        .world_size = 3,
-                                                        .global_batch = 12,
-                                                        .data = "crc",
-                                                        .position = {.epoch = 5, .samples = 24}});
-    ASSERT_TRUE(written.ok()) << written.message();
+    ASSERT_THAT(
+        executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f}),
+        IsOk());
+    ASSERT_THAT(executor_->Flush(), IsOk());
+    ASSERT_THAT(checkpoint::WriteCheckpoint(path_, *executor_,
+                                            {.step = 41,
+                                             .config = kConfig,
+                                             .optimizer = "adamw",
+                                             .seed = 7,
+                                             .world_size = 3,
+                                             .global_batch = 12,
+                                             .data = "crc",
+                                             .position = {.epoch = 5, .samples = 24}}),
+                IsOk());
   }
+  checkpoint::OpenedCheckpoint Open() { return ValueOf(checkpoint::OpenCheckpoint(path_)); }
 
   // A model for inference that has the parameters of the file, or the reason why not.
   Result<std::unique_ptr<exec::ModelMemory>> Load(const char* config, const ModelInputs& inputs,
@@ -64,18 +65,26 @@ class CheckpointTest : public ::testing::Test {
   }
 
   // The file's tensors and metadata with a change, as another file.
-  std::string Changed(const std::function<void(std::vector<checkpoint::NamedTensor>&,
-                                               std::map<std::string, std::string>&)>& change) {
-    const auto file = checkpoint::SafetensorsFile::Open(path_);
-    EXPECT_TRUE(file.ok()) << file.status().message();
-    std::vector<checkpoint::NamedTensor> tensors((*file)->tensors().begin(),
-                                                 (*file)->tensors().end());
-    std::map<std::string, std::string> metadata = (*file)->metadata();
+  using Change = std::function<void(std::vector<checkpoint::NamedTensor>&,
+                                    std::map<std::string, std::string>&)>;
+  std::string Changed(const Change& change) {
+    const auto file = ValueOf(checkpoint::SafetensorsFile::Open(path_));
+    std::vector<checkpoint::NamedTensor> tensors(file->tensors().begin(), file->tensors().end());
+    std::map<std::string, std::string> metadata = file->metadata();
     metadata.erase("digest");
     change(tensors, metadata);
-    const Status written = checkpoint::WriteSafetensors(folder_ / "changed", tensors, metadata);
-    EXPECT_TRUE(written.ok()) << written.message();
+    EXPECT_THAT(checkpoint::WriteSafetensors(folder_ / "changed", tensors, metadata), IsOk());
     return folder_ / "changed";
+  }
+  static Change Without(const std::string& tensor) {
+    return [tensor](auto& tensors, auto&) {
+      std::erase_if(tensors, [&](const auto& candidate) { return candidate.name == tensor; });
+    };
+  }
+  static Change WithCopyAs(const std::vector<std::string>& names) {
+    return [names](auto& tensors, auto&) {
+      for (const std::string& name : names) tensors.push_back({name, tensors.front().view});
+    };
   }
 
   testing::TempFolder folder_;
@@ -87,236 +96,177 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
-  const auto opened = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
-  EXPECT_EQ(opened->info.step, 41);
-  EXPECT_EQ(opened->info.config, kConfig);
-  EXPECT_EQ(opened->info.optimizer, "adamw");
-  EXPECT_EQ(opened->info.seed, 7u);
-  EXPECT_EQ(opened->info.world_size, 3);
-  EXPECT_EQ(opened->info.global_batch, 12);
-  EXPECT_EQ(opened->info.data, "crc");
-  EXPECT_EQ(opened->info.position.epoch, 5);
-  EXPECT_EQ(opened->info.position.samples, 24);
-  EXPECT_EQ(opened->info.optimizer_state_version,
-            executor_->updates().optimizer().state_format_version);
-  EXPECT_THAT(opened->digest, ::testing::StartsWith("xxh3_128:"));
+  const auto opened = Open();
+  const checkpoint::CheckpointInfo& info = opened.info;
+  EXPECT_EQ(info.step, 41);
+  EXPECT_EQ(info.config, kConfig);
+  EXPECT_EQ(info.optimizer, "adamw");
+  EXPECT_EQ(info.optimizer_state_version, executor_->updates().optimizer().state_format_version);
+  EXPECT_EQ(info.seed, 7u);
+  EXPECT_EQ(info.world_size, 3);
+  EXPECT_EQ(info.global_batch, 12);
+  EXPECT_EQ(info.data, "crc");
+  EXPECT_EQ(info.position.epoch, 5);
+  EXPECT_EQ(info.position.samples, 24);
+  EXPECT_THAT(opened.digest, ::testing::StartsWith("xxh3_128:"));
 
-  const auto model = Load(kConfig, kInputs, path_);
-  ASSERT_TRUE(model.ok()) << model.status().message();
+  const auto model = ValueOf(Load(kConfig, kInputs, path_));
   for (int32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(Copy((*model)->parameter(i)), Copy(executor_->memory().parameter(i)));
+    EXPECT_EQ(Copy(model->parameter(i)), Copy(executor_->memory().parameter(i)));
   }
 }
 
 TEST_F(CheckpointTest, HoldsTheStateOfWhatIsTrained) {
-  const auto opened = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const auto opened = Open();
+  const exec::ModelMemory& memory = executor_->memory();
   const OptimizerTraits traits = executor_->updates().optimizer();
   ASSERT_GT(traits.state_count, 0);
-  const auto& parameters = executor_->memory().graph().parameters;
+  const auto& parameters = memory.graph().parameters;
   for (int32_t s = 0; s < traits.state_count; ++s) {
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto stored = opened->file->Find(
+      const auto stored = opened.file->Find(
           "optimizer/" + std::string(traits.state_names[s].view()) + "/" + parameters[i].name);
       ASSERT_EQ(stored.ok(), parameters[i].trainable) << parameters[i].name;
       if (!stored.ok()) continue;
-      const std::vector<float> values = Copy(*stored);
-      EXPECT_EQ(values, Copy(executor_->updates().state(static_cast<int32_t>(i), s)));
-      EXPECT_NE(values, std::vector<float>(values.size(), 0.0f)) << parameters[i].name;
+      EXPECT_THAT(Copy(*stored), ::testing::Not(::testing::Each(0.0f))) << parameters[i].name;
     }
-  }
-}
-
-TEST_F(CheckpointTest, ParametersOfAnotherShapeAreRefused) {
-  ModelInputs wider = kInputs;
-  wider.input_shape = {4};
-  const auto model = Load(kConfig, wider, path_);
-  EXPECT_EQ(model.status().code(), StatusCode::kBadData);
-  EXPECT_THAT(model.status().message(), HasSubstr("'linear1.weight'"));
-}
-
-TEST_F(CheckpointTest, AMissingParameterIsNamed) {
-  const std::string path = Changed([](auto& tensors, auto&) {
-    std::erase_if(tensors,
-                  [](const checkpoint::NamedTensor& t) { return t.name == "linear2.bias"; });
-  });
-  const auto model = Load(kConfig, kInputs, path);
-  EXPECT_EQ(model.status().code(), StatusCode::kBadData);
-  EXPECT_THAT(model.status().message(), HasSubstr("'linear2.bias'"));
-}
-
-TEST_F(CheckpointTest, AParameterThatTheModelLacksIsNamed) {
-  const std::string path = Changed([](auto& tensors, auto&) {
-    tensors.push_back(tensors.front());
-    tensors.back().name = "linear3.weight";
-  });
-  const auto model = Load(kConfig, kInputs, path);
-  EXPECT_EQ(model.status().code(), StatusCode::kBadData);
-  EXPECT_THAT(model.status().message(),
-              AllOf(HasSubstr("another model"), HasSubstr("'linear3.weight'")));
-}
-
-TEST_F(CheckpointTest, StatesAreThoseThatWereWritten) {
-  const auto opened = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
-  const exec::ModelMemory& memory = executor_->memory();
-  const OptimizerTraits traits = executor_->updates().optimizer();
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    const auto states = checkpoint::ReadStates(*opened, memory, traits, s);
-    ASSERT_TRUE(states.ok()) << states.status().message();
-    ASSERT_EQ(static_cast<int64_t>(states->size()), memory.layout().trainable_count);
     // With the padding: nothing but zeros is ever there.
     const float* const all = executor_->updates().states().At(s, graph::kNone, 0);
-    EXPECT_EQ(*states, std::vector<float>(all, all + states->size()));
+    EXPECT_EQ(ValueOf(checkpoint::ReadStates(opened, memory, traits, s)),
+              std::vector<float>(all, all + memory.layout().trainable_count));
   }
+}
+
+TEST_F(CheckpointTest, ParametersThatDoNotFitAreNamed) {
+  ModelInputs wider = kInputs;
+  wider.input_shape = {4};
+  EXPECT_THAT(Load(kConfig, wider, path_),
+              FailsWith(StatusCode::kBadData, HasSubstr("'linear1.weight' has another shape")));
+  EXPECT_THAT(Load(kConfig, kInputs, Changed(Without("linear2.bias"))),
+              FailsWith(StatusCode::kBadData, HasSubstr("'linear2.bias'")));
+  EXPECT_THAT(Load(kConfig, kInputs, Changed(WithCopyAs({"linear3.weight"}))),
+              FailsWith(StatusCode::kBadData,
+                        AllOf(HasSubstr("another model"), HasSubstr("'linear3.weight'"))));
 }
 
 TEST_F(CheckpointTest, EachRankOfAnyNumberFindsItsPartOfTheStates) {
-  const auto opened = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const auto opened = Open();
   const OptimizerTraits traits = rank_->optimizer_traits();
   for (const int32_t world_size : {2, 3, 8}) {
-    const auto model = rank_->MakeShardedModel(kInputs, world_size);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    const exec::FlatLayout& layout = (*model)->layout();
-    std::vector<std::vector<float>> together(static_cast<size_t>(traits.state_count));
-    for (auto& whole : together) {
-      whole.assign(static_cast<size_t>(layout.trainable_count), -1);
-    }
+    const auto model = ValueOf(rank_->MakeShardedModel(kInputs, world_size));
+    const exec::FlatLayout& layout = model->layout();
+    std::vector<std::vector<float>> together(
+        static_cast<size_t>(traits.state_count),
+        std::vector<float>(static_cast<size_t>(layout.trainable_count), -1));
     for (int32_t r = 0; r < world_size; ++r) {
       const RankInfo rank{.rank = r, .world_size = world_size};
-      const auto states = exec::OptimizerStates::Create(**model, traits, true, rank);
-      ASSERT_TRUE(states.ok()) << states.status().message();
-      const Status loaded = checkpoint::LoadStates(*opened, **model, traits, rank, *states);
-      ASSERT_TRUE(loaded.ok()) << loaded.message();
+      const auto states = ValueOf(exec::OptimizerStates::Create(*model, traits, true, rank));
+      ASSERT_THAT(checkpoint::LoadStates(opened, *model, traits, rank, states), IsOk());
       for (size_t u = 0; u < layout.buckets.size(); ++u) {
         const int64_t part = layout.buckets[u].count / world_size;
         const int64_t begin = layout.buckets[u].offset + r * part;
         for (int32_t s = 0; s < traits.state_count; ++s) {
-          std::copy_n(states->At(s, static_cast<int32_t>(u), begin), part,
+          std::copy_n(states.At(s, static_cast<int32_t>(u), begin), part,
                       together[static_cast<size_t>(s)].begin() + begin);
         }
       }
     }
     for (int32_t s = 0; s < traits.state_count; ++s) {
-      const auto expected = checkpoint::ReadStates(*opened, **model, traits, s);
-      ASSERT_TRUE(expected.ok()) << expected.status().message();
-      EXPECT_EQ(together[static_cast<size_t>(s)], *expected) << world_size << " ranks, state " << s;
+      EXPECT_EQ(together[static_cast<size_t>(s)],
+                ValueOf(checkpoint::ReadStates(opened, *model, traits, s)))
+          << world_size << " ranks, state " << s;
     }
   }
 }
 
 TEST_F(CheckpointTest, StatesThatDoNotFitAreRefused) {
-  const auto refusal = [&](const auto& change) {
-    const auto opened = checkpoint::OpenCheckpoint(Changed(change));
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    const Status status =
-        checkpoint::LoadStates(*opened, executor_->memory(), executor_->updates().optimizer(), {},
-                               executor_->updates().states());
-    EXPECT_EQ(status.code(), StatusCode::kBadData);
-    return std::string(status.message());
+  const exec::UpdateStrategy& updates = executor_->updates();
+  const std::string first = "optimizer/" + std::string(updates.optimizer().state_names[0].view());
+  const auto load = [&](const Change& change) {
+    const auto opened = ValueOf(checkpoint::OpenCheckpoint(Changed(change)));
+    return checkpoint::LoadStates(opened, executor_->memory(), updates.optimizer(), {},
+                                  updates.states());
   };
-  EXPECT_THAT(refusal([](auto&, auto& metadata) { metadata["optimizer_state_version"] = "9"; }),
-              AllOf(HasSubstr("'adamw'"), HasSubstr("have format 9")));
-  EXPECT_THAT(refusal([](auto& tensors, auto&) {
-                std::erase_if(tensors, [](const checkpoint::NamedTensor& t) {
-                  return t.name.starts_with("optimizer/") && t.name.ends_with("linear2.weight");
-                });
-              }),
-              AllOf(HasSubstr("parameter 'linear2.weight'"), HasSubstr("other options")));
   EXPECT_THAT(
-      refusal([](auto& tensors, auto&) {
-        for (checkpoint::NamedTensor& tensor : tensors) {
-          if (tensor.name.starts_with("optimizer/") && tensor.name.ends_with("linear1.weight")) {
-            tensor.view.shape = {3, 5};
-          }
-        }
-      }),
-      HasSubstr("/linear1.weight' has another shape"));
+      load([](auto&, auto& metadata) { metadata["optimizer_state_version"] = "9"; }),
+      FailsWith(StatusCode::kBadData, AllOf(HasSubstr("'adamw'"), HasSubstr("have format 9"))));
+  EXPECT_THAT(load(Without(first + "/linear2.weight")),
+              FailsWith(StatusCode::kBadData, AllOf(HasSubstr("parameter 'linear2.weight'"),
+                                                    HasSubstr("other options"))));
+  const auto turned = [&](auto& tensors, auto&) {
+    for (auto& tensor : tensors) {
+      if (tensor.name == first + "/linear1.weight") tensor.view.shape = {3, 5};
+    }
+  };
+  EXPECT_THAT(load(turned),
+              FailsWith(StatusCode::kBadData, HasSubstr("/linear1.weight' has another shape")));
 }
 
+// linear1.bias is frozen, and adamw keeps no "x".
 TEST_F(CheckpointTest, StatesWithoutUseAreNamed) {
-  const std::string path = Changed([](auto& tensors, auto&) {
-    for (const char* name : {"optimizer/m/linear1.bias", "optimizer/x/linear2.bias"}) {
-      tensors.push_back(tensors.front());
-      tensors.back().name = name;
-    }
-  });
-  // linear1.bias is frozen, and adamw keeps no "x".
-  EXPECT_THAT(checkpoint::StateWarnings(ValueOf(checkpoint::OpenCheckpoint(path)), *executor_, 3),
+  const auto opened = ValueOf(checkpoint::OpenCheckpoint(
+      Changed(WithCopyAs({"optimizer/m/linear1.bias", "optimizer/x/linear2.bias"}))));
+  EXPECT_THAT(checkpoint::StateWarnings(opened, *executor_, 3),
               ::testing::UnorderedElementsAre(
                   "this run has no use for 'optimizer/m/linear1.bias' of the checkpoint",
                   "this run has no use for 'optimizer/x/linear2.bias' of the checkpoint"));
 }
 
 TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
-  const auto opened = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
-  const auto stored = opened->file->Find("linear2.weight");
-  ASSERT_TRUE(stored.ok());
-  const std::vector<float> before = Copy(*stored);
-  for (int64_t i = 0; i < executor_->memory().layout().total_count; ++i) {
-    executor_->memory().parameters()[i] = 7;
-  }
-  ASSERT_TRUE(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
-  EXPECT_EQ(Copy(*stored), before);
-  EXPECT_NE(before, std::vector<float>(before.size(), 7));
-  const auto replaced = checkpoint::OpenCheckpoint(path_);
-  ASSERT_TRUE(replaced.ok()) << replaced.status().message();
-  EXPECT_EQ(replaced->info.step, 42);
-  EXPECT_NE(replaced->digest, opened->digest);
+  const auto opened = Open();
+  const TensorView stored = ValueOf(opened.file->Find("linear2.weight"));
+  const std::vector<float> before = Copy(stored);
+  std::fill_n(executor_->memory().parameters(), executor_->memory().layout().total_count, 7);
+  ASSERT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
+              IsOk());
+  EXPECT_EQ(Copy(stored), before);
+  EXPECT_THAT(before, ::testing::Not(::testing::Each(7)));
+  const auto replaced = Open();
+  EXPECT_EQ(replaced.info.step, 42);
+  EXPECT_NE(replaced.digest, opened.digest);
 }
 
 TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
-  const auto refuse = [&](const char* key, const char* value) {
-    const std::string path = Changed([&](auto&, auto& metadata) {
-      if (value == nullptr) {
-        metadata.erase(key);
-      } else {
-        metadata[key] = value;
-      }
+  const std::pair<const char*, const char*> changes[] = {{"format", "engine.checkpoint/2"},
+                                                         {"format", ""},
+                                                         {"step", "many"},
+                                                         {"step", "-1"},
+                                                         {"step", ""},
+                                                         {"config", ""},
+                                                         {"global_batch", "12 or so"},
+                                                         {"epoch", "-3"},
+                                                         {"world_size", "4294967297"}};
+  for (const auto& [key, value] : changes) {
+    const std::string path = Changed([key = key, value = value](auto&, auto& metadata) {
+      metadata.erase(key);
+      if (*value != 0) metadata[key] = value;
     });
-    const auto opened = checkpoint::OpenCheckpoint(path);
-    EXPECT_EQ(opened.status().code(), StatusCode::kBadData) << key;
-    EXPECT_THAT(opened.status().message(), AllOf(HasSubstr(path), HasSubstr("not a checkpoint")));
-  };
-  refuse("format", "engine.checkpoint/2");
-  refuse("format", nullptr);
-  refuse("step", "many");
-  refuse("step", "-1");
-  refuse("config", nullptr);
-  refuse("global_batch", "12 or so");
-  refuse("epoch", "-3");
-  refuse("world_size", "4294967297");
+    EXPECT_THAT(
+        checkpoint::OpenCheckpoint(path),
+        FailsWith(StatusCode::kBadData, AllOf(HasSubstr(path), HasSubstr("not a checkpoint"))))
+        << key << " " << value;
+  }
 }
 
 TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
   const std::string before = testing::ReadWhole(path_);
-  EXPECT_EQ(checkpoint::WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}).code(),
-            StatusCode::kStorage);
-  EXPECT_EQ(testing::ReadWhole(path_), before);
-}
-
-TEST_F(CheckpointTest, NumbersThatAreNotFiniteLeaveTheOldFile) {
-  const std::string before = testing::ReadWhole(path_);
-  const auto refusal = [&](float* number, float value) {
+  EXPECT_THAT(checkpoint::WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}),
+              FailsWith(StatusCode::kStorage));
+  const auto refuse = [&](float* number, float value, const std::string& why) {
     std::swap(*number, value);
-    const Status status =
-        checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig});
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
+    EXPECT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
+                FailsWith(StatusCode::kConfig, HasSubstr(why)));
     std::swap(*number, value);
-    return std::string(status.message());
   };
   const exec::ModelMemory& memory = executor_->memory();
   const TensorView last =
       memory.parameter(static_cast<int32_t>(memory.graph().parameters.size()) - 1);
-  EXPECT_THAT(refusal(last.f32() + last.count() - 1, NAN),
-              HasSubstr("'" + memory.graph().parameters.back().name + "' is not finite"));
-  EXPECT_THAT(refusal(executor_->updates().state(0, 1).f32(), -INFINITY),
-              HasSubstr("is not finite after step 42"));
+  refuse(last.f32() + last.count() - 1, NAN,
+         "'" + memory.graph().parameters.back().name + "' is not finite");
+  refuse(executor_->updates().state(0, 1).f32(), -INFINITY, "is not finite after step 42");
   EXPECT_EQ(testing::ReadWhole(path_), before);
-  EXPECT_TRUE(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}).ok());
+  EXPECT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
+              IsOk());
 }
 
 }  // namespace

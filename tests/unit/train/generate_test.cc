@@ -3,37 +3,35 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_status.h"
 #include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
 
 constexpr int64_t kContext = 8;
+const std::string kPlugins =
+    "train { steps: 1 global_batch: 1 } plugins: [\"null\", \"fifo_sched\", \"sgd\", "
+    "\"cpu_ops\"]\n";
 
 class GenerateTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto rank = SingleRank::Make(
-        "seed: 5 model { gpt { layers: 1 width: 16 heads: 2 } } data { text { path: \"none\" } }\n"
-        "train { steps: 1 global_batch: 1 }\n"
-        "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
-    ASSERT_TRUE(rank.ok()) << rank.status().message();
-    rank_ = std::move(*rank);
-    auto model = rank_->MakeModel({.input_shape = {kContext},
-                                   .input_dtype = DType::kInt32,
-                                   .target_shape = {kContext},
-                                   .classes = 256});
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    model_ = std::move(*model);
-    ASSERT_TRUE(model_->InitializeParameters().ok());
+    rank_ =
+        ValueOf(SingleRank::Make("seed: 5 model { gpt { layers: 1 width: 16 heads: 2 } } data { "
+                                 "text { path: \"none\" } }\n" +
+                                 kPlugins));
+    model_ = ValueOf(rank_->MakeModel({.input_shape = {kContext},
+                                       .input_dtype = DType::kInt32,
+                                       .target_shape = {kContext},
+                                       .classes = 256}));
+    ASSERT_THAT(model_->InitializeParameters(), IsOk());
     // Large enough that the text before a byte matters to it.
     for (int64_t i = 0; i < model_->layout().total_count; ++i) model_->parameters()[i] *= 8;
   }
 
   std::string Text(const std::string& prompt, const run::GenerateOptions& options) {
-    const auto text = run::Generate(*model_, prompt, options);
-    EXPECT_TRUE(text.ok()) << text.status().message();
-    return text.ok() ? *text : "";
+    return ValueOf(run::Generate(*model_, prompt, options));
   }
 
   std::unique_ptr<SingleRank> rank_;
@@ -72,13 +70,11 @@ TEST_F(GenerateTest, APromptIsContinuedByteByByte) {
 }
 
 TEST_F(GenerateTest, AModelThatReadsNoTextIsRefused) {
-  auto rank = SingleRank::Make(
-      "model { mlp { hidden: [4] } } data { synthetic {} } train { steps: 1 global_batch: 1 }\n"
-      "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
-  ASSERT_TRUE(rank.ok()) << rank.status().message();
-  auto model = (*rank)->MakeModel({.input_shape = {3}, .target_shape = {}, .classes = 256});
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  EXPECT_EQ(run::Generate(**model, "abc", {}).status().code(), StatusCode::kConfig);
+  const auto rank =
+      ValueOf(SingleRank::Make("model { mlp { hidden: [4] } } data { synthetic {} }\n" + kPlugins));
+  const auto model =
+      ValueOf(rank->MakeModel({.input_shape = {3}, .target_shape = {}, .classes = 256}));
+  EXPECT_THAT(run::Generate(*model, "abc", {}), FailsWith(StatusCode::kConfig));
 }
 
 }  // namespace

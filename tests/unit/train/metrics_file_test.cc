@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::run {
@@ -28,9 +29,7 @@ std::vector<Json> Lines(const std::string& path) {
 class MetricsFileTest : public ::testing::Test {
  protected:
   std::unique_ptr<MetricsFile> Open(MetricsFile::Earlier earlier = MetricsFile::Earlier::kReplace) {
-    auto file = MetricsFile::Open(path_, earlier);
-    EXPECT_TRUE(file.ok()) << file.status().message();
-    return std::move(*file);
+    return ValueOf(MetricsFile::Open(path_, earlier));
   }
 
   const testing::TempFolder folder_;
@@ -39,21 +38,21 @@ class MetricsFileTest : public ::testing::Test {
 
 TEST_F(MetricsFileTest, OneObjectPerLine) {
   const auto file = Open();
-  ASSERT_TRUE(file->Write(train::StepReport{.step = 3,
-                                            .steps = 9,
-                                            .epoch = 0.5,
-                                            .loss = 1.25,
-                                            .accuracy = 0.75,
-                                            .learning_rate = 0.1,
-                                            .samples = 8,
-                                            .seconds = 2,
-                                            .communication_seconds = 1})
-                  .ok());
-  ASSERT_TRUE(file->Write(train::EvaluationReport{
-                              .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4})
-                  .ok());
-  ASSERT_TRUE(file->WriteCheckpoint(3, "a \"quoted\" name\n").ok());
-  ASSERT_TRUE(file->WritePluginMetric(1, "tcp.bytes", 1e9).ok());
+  const train::StepReport step{.step = 3,
+                               .steps = 9,
+                               .epoch = 0.5,
+                               .loss = 1.25,
+                               .accuracy = 0.75,
+                               .learning_rate = 0.1,
+                               .samples = 8,
+                               .seconds = 2,
+                               .communication_seconds = 1};
+  ASSERT_THAT(file->Write(step), IsOk());
+  const train::EvaluationReport evaluation{
+      .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4};
+  ASSERT_THAT(file->Write(evaluation), IsOk());
+  ASSERT_THAT(file->WriteCheckpoint(3, "a \"quoted\" name\n"), IsOk());
+  ASSERT_THAT(file->WritePluginMetric(1, "tcp.bytes", 1e9), IsOk());
   // Every line is there while the file is still open, as after a crash.
   EXPECT_EQ(Lines(path_),
             (std::vector<Json>{
@@ -76,23 +75,17 @@ TEST_F(MetricsFileTest, OneObjectPerLine) {
                 {{"event", "metric"}, {"rank", 1}, {"name", "tcp.bytes"}, {"value", 1e9}}}));
 }
 
-TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRun) {
-  folder_.Write("run.jsonl", "earlier\nand longer than the new content\n");
-  const auto file = Open();
-  EXPECT_THAT(testing::ReadWhole(path_), HasSubstr("earlier"));
-  ASSERT_TRUE(file->WriteCheckpoint(1, "a").ok());
-  ASSERT_TRUE(file->WriteCheckpoint(2, "b").ok());
-  EXPECT_EQ(Lines(path_).size(), 2u);
-}
-
-TEST_F(MetricsFileTest, ARunThatGoesOnAppends) {
-  folder_.Write("run.jsonl", "{\"event\":\"earlier\"}\n");
-  const auto file = Open(MetricsFile::Earlier::kKeep);
-  ASSERT_TRUE(file->WriteCheckpoint(1, "a").ok());
-  ASSERT_TRUE(file->WriteCheckpoint(2, "b").ok());
-  const std::vector<Json> lines = Lines(path_);
-  ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0]["event"], "earlier");
+TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRunOrIsAppendedToIt) {
+  const std::string earlier = "{\"event\":\"earlier, and longer than what comes\"}\n";
+  for (const auto keep : {MetricsFile::Earlier::kReplace, MetricsFile::Earlier::kKeep}) {
+    folder_.Write("run.jsonl", earlier);
+    const auto file = Open(keep);
+    EXPECT_EQ(testing::ReadWhole(path_), earlier);
+    ASSERT_THAT(file->WriteCheckpoint(1, "a"), IsOk());
+    ASSERT_THAT(file->WriteCheckpoint(2, "b"), IsOk());
+    EXPECT_EQ(Lines(path_).size(), keep == MetricsFile::Earlier::kKeep ? 3u : 2u);
+    EXPECT_EQ(testing::ReadWhole(path_).starts_with(earlier), keep == MetricsFile::Earlier::kKeep);
+  }
 }
 
 TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
@@ -110,15 +103,11 @@ TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
 }
 
 TEST_F(MetricsFileTest, SaysWhatCannotBeWritten) {
-  const auto missing = MetricsFile::Open(folder_ / "none/run.jsonl");
-  EXPECT_EQ(missing.status().code(), StatusCode::kStorage);
-  EXPECT_THAT(missing.status().message(), HasSubstr("none/run.jsonl"));
-
-  auto full = MetricsFile::Open("/dev/full");
-  ASSERT_TRUE(full.ok()) << full.status().message();
-  const Status status = (*full)->WriteCheckpoint(1, "a");
-  EXPECT_EQ(status.code(), StatusCode::kStorage);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_THAT(MetricsFile::Open(folder_ / "none/run.jsonl"),
+              FailsWith(StatusCode::kStorage, HasSubstr("none/run.jsonl")));
+  EXPECT_THAT(
+      ValueOf(MetricsFile::Open("/dev/full"))->WriteCheckpoint(1, "a"),
+      FailsWith(StatusCode::kStorage, AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))));
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 // The digests that ranks compare. Whole runs: tests/system/train/ranks_agree_test.cc.
 #include "app/run/replica_check.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <array>
 #include <atomic>
 
+#include "tests/support/expect_status.h"
 #include "tests/unit/exec/prompt_accelerator.h"
 #include "tests/unit/train/single_rank.h"
 
@@ -17,18 +18,16 @@ using Marks = std::array<float, 8>;
 class ReplicaCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto rank = SingleRank::Make(
+    rank_ = ValueOf(SingleRank::Make(
         "model { mlp {} } data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
-        "plugins: [\"null\", \"fifo_sched\", \"adamw\", \"cpu_ops\"]\n");
-    ASSERT_TRUE(rank.ok()) << rank.status().message();
-    rank_ = std::move(*rank);
+        "plugins: [\"null\", \"fifo_sched\", \"adamw\", \"cpu_ops\"]\n"));
   }
 
   std::unique_ptr<exec::Executor> Initialised() {
-    auto executor = rank_->MakeExecutor({.input_shape = {8}, .classes = 4, .max_samples = 4});
-    EXPECT_TRUE(executor.ok()) << executor.status().message();
-    EXPECT_TRUE((*executor)->memory().InitializeParameters().ok());
-    return std::move(*executor);
+    auto executor =
+        ValueOf(rank_->MakeExecutor({.input_shape = {8}, .classes = 4, .max_samples = 4}));
+    EXPECT_THAT(executor->memory().InitializeParameters(), IsOk());
+    return executor;
   }
 
   Marks MarksOf(const exec::Executor& executor, int32_t rank, int32_t world_size) {
@@ -41,7 +40,7 @@ class ReplicaCheckTest : public ::testing::Test {
                               .stop_requested = stop};
     Marks marks;
     const auto check = run::MakeReplicaCheck(rank_->config().run(), context);
-    EXPECT_TRUE(check->Take(executor.memory(), executor.updates(), 1, marks).ok());
+    EXPECT_THAT(check->Take(executor.memory(), executor.updates(), 1, marks), IsOk());
     return marks;
   }
 

@@ -5,15 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
-#include <map>
-#include <random>
 #include <vector>
 
+#include "tests/support/expect_status.h"
 #include "tests/support/memory_store.h"
-#include "tests/support/temp_folder.h"
-#include "tests/unit/train/single_rank.h"
 
 namespace engine::test {
 namespace {
@@ -47,13 +43,11 @@ TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
   for (const int32_t world_size : {1, 2, 5}) {
     checkpoint::CheckpointInfo run = ThisRun(8);
     run.world_size = world_size;
-    const auto point = checkpoint::PlanResume(Stored(17, 8), run, 50);
-    ASSERT_TRUE(point.ok()) << point.status().message();
-    EXPECT_EQ(point->step, 17);
-    EXPECT_EQ(point->first_batch, 17);
+    const auto point = ValueOf(checkpoint::PlanResume(Stored(17, 8), run, 50));
+    EXPECT_EQ(point.step, 17);
+    EXPECT_EQ(point.first_batch, 17);
     EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), run), IsEmpty());
-    const checkpoint::SamplePosition position =
-        checkpoint::PositionOf(point->BatchAfter(20), 50, 8);
+    const checkpoint::SamplePosition position = checkpoint::PositionOf(point.BatchAfter(20), 50, 8);
     EXPECT_EQ(position.epoch, 2);  // of 7 steps
     EXPECT_EQ(position.samples, 6 * 8);
   }
@@ -61,56 +55,50 @@ TEST(PlanResume, TheSameRunGoesOnAtTheNextBatchOnAnyNumberOfRanks) {
 
 TEST(PlanResume, AnotherBatchGoesOnAtTheSamePlaceInTheData) {
   // 17 steps of 8 over 50 samples: two epochs of 7 steps and 24 samples; with 16, an epoch has 4.
-  const auto point = checkpoint::PlanResume(Stored(17, 8), ThisRun(16), 50);
-  ASSERT_TRUE(point.ok()) << point.status().message();
-  EXPECT_EQ(point->step, 17);
-  EXPECT_EQ(point->first_batch, 2 * 4 + 1);
+  const auto point = ValueOf(checkpoint::PlanResume(Stored(17, 8), ThisRun(16), 50));
+  EXPECT_EQ(point.step, 17);
+  EXPECT_EQ(point.first_batch, 2 * 4 + 1);
   EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), ThisRun(16)),
               ElementsAre(AllOf(HasSubstr("a global batch of 8"), HasSubstr("this run has 16"))));
   // A checkpoint of that run, and back to 8.
   checkpoint::CheckpointInfo second = ThisRun(16);
   second.step = 19;
-  second.position = checkpoint::PositionOf(point->BatchAfter(19), 50, 16);
+  second.position = checkpoint::PositionOf(point.BatchAfter(19), 50, 16);
   EXPECT_EQ(second.position.epoch, 2);
   EXPECT_EQ(second.position.samples, 48);
-  const auto third = checkpoint::PlanResume(second, ThisRun(8), 50);
-  ASSERT_TRUE(third.ok()) << third.status().message();
-  EXPECT_EQ(third->step, 19);
-  EXPECT_EQ(third->first_batch, 2 * 7 + 6);
+  const auto third = ValueOf(checkpoint::PlanResume(second, ThisRun(8), 50));
+  EXPECT_EQ(third.step, 19);
+  EXPECT_EQ(third.first_batch, 2 * 7 + 6);
 }
 
 TEST(PlanResume, SaysWhatElseDiffers) {
   checkpoint::CheckpointInfo run = ThisRun(8);
   run.seed = 4;
   run.data = "another";
-  ASSERT_TRUE(checkpoint::PlanResume(Stored(17, 8), run, 50).ok());
+  EXPECT_THAT(checkpoint::PlanResume(Stored(17, 8), run, 50), IsOk());
   EXPECT_THAT(checkpoint::ResumeWarnings(Stored(17, 8), run),
               ElementsAre(AllOf(HasSubstr("seed 3"), HasSubstr("has 4")),
                           HasSubstr("training data is not that")));
 }
 
-TEST(PlanResume, RefusesAnotherOptimizerAndAFileThatDoesNotSayWhereItIs) {
+TEST(PlanResume, RefusesAnotherOptimizerAndAPlaceWhereNoRunCanBe) {
   checkpoint::CheckpointInfo stored = Stored(17, 8), run = ThisRun(8);
   stored.optimizer = "sgd";
   run.optimizer = "adamw";
-  const Status other = checkpoint::PlanResume(stored, run, 50).status();
-  EXPECT_EQ(other.code(), StatusCode::kConfig);
-  EXPECT_THAT(other.message(), AllOf(HasSubstr("optimizer 'sgd'"), HasSubstr("uses 'adamw'")));
+  EXPECT_THAT(checkpoint::PlanResume(stored, run, 50),
+              FailsWith(StatusCode::kConfig,
+                        AllOf(HasSubstr("optimizer 'sgd'"), HasSubstr("uses 'adamw'"))));
   run.optimizer = "sgd";
   stored.global_batch = 0;
-  const Status silent = checkpoint::PlanResume(stored, run, 50).status();
-  EXPECT_EQ(silent.code(), StatusCode::kBadData);
-  EXPECT_THAT(silent.message(), HasSubstr("but not continued"));
-}
-
-TEST(PlanResume, RefusesAPlaceWhereNoRunCanBe) {
+  EXPECT_THAT(checkpoint::PlanResume(stored, run, 50),
+              FailsWith(StatusCode::kBadData, HasSubstr("but not continued")));
   const int64_t most = std::numeric_limits<int64_t>::max();
   for (const auto& [step, epoch, samples] :
        {std::array<int64_t, 3>{most, 0, 0}, {17, most, 0}, {17, most / 7, 0}, {17, 2, 50}}) {
-    checkpoint::CheckpointInfo stored = Stored(step, 8);
+    stored = Stored(step, 8);
     stored.position = {.epoch = epoch, .samples = samples};
-    const Status status = checkpoint::PlanResume(stored, ThisRun(8), 50).status();
-    EXPECT_EQ(status.code(), StatusCode::kBadData) << step << " " << epoch << " " << samples;
+    EXPECT_THAT(checkpoint::PlanResume(stored, ThisRun(8), 50), FailsWith(StatusCode::kBadData))
+        << step << " " << epoch << " " << samples;
   }
 }
 
@@ -160,13 +148,12 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
                                          {.epochs = 1},
                                          {.tokens = 3 * 124},
                                          {.tokens = 1}}) {
-    const Status done = train::LastStep(length, kSevenSteps, At(17)).status();
-    EXPECT_EQ(done.code(), StatusCode::kConfig);
-    EXPECT_THAT(done.message(), AllOf(HasSubstr("it has 17 steps"),
-                                      HasSubstr(length.epochs   ? "train.epochs is"
-                                                : length.tokens ? "train.tokens is"
-                                                                : "train.steps is"),
-                                      HasSubstr("raise it")));
+    const char* const goal = length.epochs   ? "train.epochs is"
+                             : length.tokens ? "train.tokens is"
+                                             : "train.steps is";
+    EXPECT_THAT(train::LastStep(length, kSevenSteps, At(17)),
+                FailsWith(StatusCode::kConfig, AllOf(HasSubstr("it has 17 steps"), HasSubstr(goal),
+                                                     HasSubstr("raise it"))));
   }
   EXPECT_EQ(*train::LastStep({.tokens = 3 * 124 + 1}, kSevenSteps, At(17)), 18);
 }
@@ -174,79 +161,11 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
 TEST(RunStart, IsPublishedForRanksThatComeLater) {
   base::AbortSignal abort;
   test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
-  EXPECT_EQ(train::PublishedRunStart(store, 1).status().code(), StatusCode::kTimeout);
-  ASSERT_TRUE(train::PublishRunStart(store, {.step = 17, .first_batch = 9}).ok());
-  const auto point = train::PublishedRunStart(store, 1000);
-  ASSERT_TRUE(point.ok()) << point.status().message();
-  EXPECT_EQ(point->step, 17);
-  EXPECT_EQ(point->first_batch, 9);
-}
-
-constexpr int64_t kWidth = 6, kBatch = 4;
-constexpr ModelInputs kInputs{
-    .input_shape = {kWidth}, .target_shape = {}, .classes = 3, .max_samples = kBatch};
-
-// Trains steps (first, last] of batches that depend on the number of the step only.
-void Train(exec::Executor& executor, int64_t first, int64_t last) {
-  for (int64_t step = first + 1; step <= last; ++step) {
-    std::mt19937 random(static_cast<uint32_t>(step));
-    std::vector<float> input(kWidth * kBatch);
-    std::vector<int32_t> target(kBatch);
-    for (float& x : input) x = static_cast<float>(random() % 1000) / 500 - 1;
-    for (int32_t& t : target) t = static_cast<int32_t>(random() % 3);
-    const auto result = executor.Step({.input = input.data(),
-                                       .target = target.data(),
-                                       .samples = kBatch,
-                                       .step = static_cast<uint64_t>(step),
-                                       .learning_rate = 0.05f});
-    ASSERT_TRUE(result.ok()) << result.status().message();
-  }
-  ASSERT_TRUE(executor.Flush().ok());
-}
-
-std::map<std::string, std::string> TensorsIn(const std::string& path) {
-  std::map<std::string, std::string> tensors;
-  const auto file = checkpoint::SafetensorsFile::Open(path);
-  EXPECT_TRUE(file.ok()) << file.status().message();
-  if (!file.ok()) return tensors;
-  for (const checkpoint::NamedTensor& tensor : (*file)->tensors()) {
-    tensors[tensor.name].assign(static_cast<const char*>(tensor.view.data),
-                                tensor.view.size_bytes());
-  }
-  return tensors;
-}
-
-// 20 steps give the bytes of 10 and, in another executor, 10 more.
-TEST(LoadCheckpoint, GoesOnToTheBit) {
-  for (const char* optimizer : {"\"sgd\"] sgd { momentum: 0.9 weight_decay: 0.01 }", "\"sgd\"]",
-                                "\"adamw\"] adamw { weight_decay: 0.1 }"}) {
-    const std::string config =
-        "model { mlp { hidden: [7] } } data { synthetic {} } train { steps: 20 global_batch: 4 }\n"
-        "plugins: [\"null\", \"priority_sched\", \"cpu_ops\", " +
-        std::string(optimizer) + "\n";
-    testing::TempFolder folder;
-    const auto write = [&](const char* name, const exec::Executor& executor, int64_t step) {
-      const Status written =
-          checkpoint::WriteCheckpoint(folder / name, executor, {.step = step, .config = config});
-      ASSERT_TRUE(written.ok()) << written.message();
-    };
-    const auto [first_rank, first] = MakeRankWithExecutor(config, kInputs);
-    const auto [second_rank, second] = MakeRankWithExecutor(config, kInputs);
-    ASSERT_TRUE(first && second);
-    Train(*first, 0, 10);
-    write("ten", *first, 10);
-    Train(*first, 10, 20);
-    write("twenty", *first, 20);
-
-    const auto opened = checkpoint::OpenCheckpoint(folder / "ten");
-    ASSERT_TRUE(opened.ok()) << opened.status().message();
-    const Status loaded = checkpoint::LoadCheckpoint(*opened, *second, {});
-    ASSERT_TRUE(loaded.ok()) << loaded.message();
-    Train(*second, 10, 20);
-    write("resumed", *second, 20);
-    EXPECT_EQ(TensorsIn(folder / "resumed"), TensorsIn(folder / "twenty")) << optimizer;
-    EXPECT_NE(TensorsIn(folder / "ten"), TensorsIn(folder / "twenty")) << optimizer;
-  }
+  EXPECT_THAT(train::PublishedRunStart(store, 1), FailsWith(StatusCode::kTimeout));
+  ASSERT_THAT(train::PublishRunStart(store, {.step = 17, .first_batch = 9}), IsOk());
+  const auto point = ValueOf(train::PublishedRunStart(store, 1000));
+  EXPECT_EQ(point.step, 17);
+  EXPECT_EQ(point.first_batch, 9);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::train {
@@ -22,8 +23,7 @@ class Retention : public ::testing::Test {
 
   void Write(int64_t step, int64_t keep) {
     Replace(std::to_string(step));
-    const Status kept = checkpoint::KeepNewest(path_, step, keep);
-    ASSERT_TRUE(kept.ok()) << kept.message();
+    ASSERT_THAT(checkpoint::KeepNewest(path_, step, keep), IsOk());
     EXPECT_EQ(testing::ReadWhole(path_), std::to_string(step));
   }
 
@@ -103,29 +103,27 @@ TEST_F(Retention, WhatARunHasLeftGoesFirst) {
 TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
   Write(20, 2);
   Replace("another 20");
-  ASSERT_TRUE(checkpoint::KeepNewest(path_, 20, 2).ok());
+  ASSERT_THAT(checkpoint::KeepNewest(path_, 20, 2), IsOk());
   EXPECT_EQ(testing::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
   EXPECT_EQ(Names().size(), 2u);
 }
 
 TEST_F(Retention, AskedBeforeARun) {
-  const Status good = checkpoint::CheckCanKeep(path_, 2);
-  EXPECT_TRUE(good.ok()) << good.message();
+  EXPECT_THAT(checkpoint::CheckCanKeep(path_, 2), IsOk());
   EXPECT_TRUE(Names().empty()) << "something is left of the question";
-  const Status bad = checkpoint::CheckCanKeep(folder_ / "none/m.safetensors", 2);
-  EXPECT_EQ(bad.code(), StatusCode::kStorage);
-  EXPECT_THAT(bad.message(), HasSubstr(folder_ / "none"));
-  EXPECT_TRUE(checkpoint::CheckCanKeep(folder_ / "none/m.safetensors", 1).ok());
+  const std::string nowhere = folder_ / "none/m.safetensors";
+  EXPECT_THAT(checkpoint::CheckCanKeep(nowhere, 2),
+              FailsWith(StatusCode::kStorage, HasSubstr(folder_ / "none")));
+  EXPECT_THAT(checkpoint::CheckCanKeep(nowhere, 1), IsOk());
 }
 
 TEST_F(Retention, WhatCannotBeRemovedIsNamed) {
   Write(1, 2);
   std::filesystem::create_directories(folder_ / "m.000000.safetensors");
   Replace("2");
-  const Status failed = checkpoint::KeepNewest(path_, 2, 2);
-  EXPECT_EQ(failed.code(), StatusCode::kStorage);
-  EXPECT_THAT(failed.message(), HasSubstr("m.000000.safetensors"));
-  EXPECT_EQ(checkpoint::KeepNewest(folder_ / "none", 2, 2).code(), StatusCode::kStorage);
+  EXPECT_THAT(checkpoint::KeepNewest(path_, 2, 2),
+              FailsWith(StatusCode::kStorage, HasSubstr("m.000000.safetensors")));
+  EXPECT_THAT(checkpoint::KeepNewest(folder_ / "none", 2, 2), FailsWith(StatusCode::kStorage));
 }
 
 }  // namespace
