@@ -33,6 +33,9 @@ inline constexpr int64_t kLivenessTimeoutMs = 30000 + kLivenessMarginMs;  // Lau
 // A timeout of one member is explained by another one's silence that has lasted so long.
 inline constexpr int64_t kSuspectMs = 1500;
 
+// For somebody to read standard error, before lines are dropped.
+inline constexpr int64_t kUnreadMs = 1000;
+
 // To say how a member ended, and for the server to close after that.
 inline constexpr int64_t kReportTimeoutMs = 1000;
 inline constexpr int64_t kFlushMs = 500;  // of the server, for its last messages
@@ -81,6 +84,8 @@ static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);
 static_assert(kFlushMs < kReportTimeoutMs && kPollMs < kFlushMs);
 // The cause shows, and is told, before the members that failed of it are killed.
 static_assert(kSecondaryFailureMs + kPollMs < kDefaultGraceMs);
+// A line that nobody reads costs less than the grace.
+static_assert(kUnreadMs < kDefaultGraceMs);
 // How a process ended is known before its members' reports are waited for no more.
 static_assert(kExitMs < kReportTimeoutMs && kReportTimeoutMs < kDefaultGraceMs);
 
