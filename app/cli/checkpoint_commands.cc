@@ -74,7 +74,7 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
     EndAtFirstSignal();
     return body(*checkpoint, *config, rank);
   });
-  return outcome.status.ok() ? 0 : (command::ReportError(outcome.status), outcome.exit_code);
+  return command::ReportOutcome(outcome);
 }
 
 }  // namespace

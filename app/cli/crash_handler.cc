@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -181,24 +180,15 @@ void OnCrash(int number, siginfo_t* info, void* context) {
   End(number);
 }
 
-Status InstallAlternateStack() {
-  const size_t size = 256 * 1024;  // unwinding needs far more than SIGSTKSZ
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  stack_t stack{};
-  stack.ss_sp = memory;
-  stack.ss_size = size;
-  // Given to the thread for the rest of the process.
-  if (memory == MAP_FAILED || sigaltstack(&stack, nullptr) != 0) {
-    return Status::Error(StatusCode::kInternal, "no stack for the crash handler: %s",
-                         std::strerror(errno));
-  }
-  return {};
-}
-
 }  // namespace
 
 Status InstallCrashHandler(int fd) {
-  ENGINE_RETURN_IF_ERROR(InstallAlternateStack());
+  static constinit char stack[256 << 10] = {};  // unwinding needs far more than SIGSTKSZ
+  const stack_t alternate{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof(stack)};
+  if (sigaltstack(&alternate, nullptr) != 0) {
+    return Status::Error(StatusCode::kInternal, "no stack for the crash handler: %s",
+                         std::strerror(errno));
+  }
   report_fd.store(fd);
   // The first call loads the unwinder, which a signal handler must not do.
   void* frame[1];

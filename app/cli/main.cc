@@ -13,6 +13,7 @@
 #include "app/cli/crash_handler.h"
 #include "app/command/version.h"
 #include "app/launch/limits.h"
+#include "app/launch/log.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -237,6 +238,7 @@ static void RaiseDescriptorLimit() {
 
 int main(int argc, char** argv) {
   OpenStandardStreams();
+  engine::launch::MakeErrorsNonBlocking();
   IgnoreSignalsOfWrites();
   RaiseDescriptorLimit();
   KeepFreedMemory();

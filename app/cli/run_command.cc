@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -87,9 +88,11 @@ Status TrainRank(const config::Config& config, const RunFlags& flags,
   return run::RunTraining(config, rank, progress, *trainer);
 }
 
-// What happens to a run that goes on.
-void PrintNotice(const std::string& sentence) {
-  std::fprintf(stderr, "engine: %s\n", launch::Printable(sentence).c_str());
+// What happens to a run that goes on is told as lines of the command.
+std::function<void(const std::string&)> Notices() {
+  return [lines = std::make_shared<launch::ErrorLines>()](const std::string& sentence) {
+    lines->Write("engine: " + launch::Printable(sentence));
+  };
 }
 
 }  // namespace
@@ -100,9 +103,10 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   const auto config = LoadRunConfig(flags, environment, plan->info);
   if (!config.ok()) return command::ReportError(config.status());
   const config::OutputOptions& output = config->output();
+  const auto notice = Notices();
   for (const std::string& key : output.dropped) {
-    PrintNotice(flags.resume + ": what its configuration says of " + key +
-                " does not count; give --set " + key + "=FILE to write one");
+    notice(flags.resume + ": what its configuration says of " + key +
+           " does not count; give --set " + key + "=FILE to write one");
   }
   for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint, true),
                                  PrepareOutput("output.metrics", output.metrics, false),
@@ -122,15 +126,14 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
       .liveness_timeout_ms = launch::LivenessTimeoutMs(config->run().communication.timeout_ms),
-      .notice = PrintNotice};
+      .notice = notice};
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
         if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
         return run::ServeParameters(*config, member);
       });
-  if (!outcome.status.ok()) command::ReportError(outcome.status);
-  return outcome.exit_code;
+  return command::ReportOutcome(outcome);
 }
 
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment) {
@@ -138,7 +141,7 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
       launch::ResolveServe(flags.address, flags.index, flags.key_file, flags.insecure);
   if (!plan.ok()) return command::ReportError(plan.status());
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
-  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = PrintNotice};
+  const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = Notices()};
   const auto folders = command::PluginFolders(flags.plugin, environment);
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
@@ -147,8 +150,7 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
                                 run::ConfigOfRun(member, folders, wait_ms));
         return run::ServeParameters(config, member);
       });
-  if (!outcome.status.ok()) command::ReportError(outcome.status);
-  return outcome.exit_code;
+  return command::ReportOutcome(outcome);
 }
 
 }  // namespace engine::cli

@@ -133,8 +133,14 @@ int ReportError(const Status& status) {
   if (status.ok()) return 0;
   const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
   const std::string who = blames ? base::MemberName(status.rank()) + ": " : "";
-  std::fprintf(stderr, "engine: %s%s\n", who.c_str(), launch::Printable(status.message()).c_str());
+  launch::ErrorLines().Write("engine: " + who + launch::Printable(status.message()));
   return launch::ExitCode(status.code());
+}
+
+int ReportOutcome(const launch::LaunchOutcome& outcome) {
+  (void)ReportError(outcome.status);
+  if (outcome.hangs) _exit(outcome.exit_code);
+  return outcome.exit_code;
 }
 
 }  // namespace engine::command

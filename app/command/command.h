@@ -67,5 +67,7 @@ Status PrepareFolder(const std::string& folder);
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind; OK prints
 // nothing and is 0.
 int ReportError(const Status& status);
+// The same of a run, whose exit code it returns; ends the process at once when threads of it hang.
+int ReportOutcome(const launch::LaunchOutcome& outcome);
 
 }  // namespace engine::command

@@ -42,6 +42,9 @@ constexpr int64_t LivenessTimeoutMs(int64_t transfer_ms) {
 inline constexpr int64_t kLivenessTimeoutMs =
     LivenessTimeoutMs(kTransferTimeoutMs);  // LaunchOptions
 
+// For somebody to read standard error, before lines are dropped.
+inline constexpr int64_t kUnreadMs = 1000;
+
 // To say how a member ended, and for the server to close after that.
 inline constexpr int64_t kReportTimeoutMs = 1000;
 inline constexpr int64_t kFlushMs = 500;  // of the server, for its last messages
@@ -92,6 +95,8 @@ static_assert(kFlushMs < kReportTimeoutMs && kPollMs < kFlushMs);
 static_assert(kSecondaryFailureMs + kPollMs < kDefaultGraceMs);
 // A plugin that hangs while others end is named before its process is killed.
 static_assert(base::kCallEndMs + base::kCallLookMs + kPollMs < kDefaultGraceMs);
+// A line that nobody reads costs less than the grace.
+static_assert(kUnreadMs < kDefaultGraceMs);
 // How a process ended is known before its members' reports are waited for no more.
 static_assert(kExitMs < kReportTimeoutMs && kReportTimeoutMs < kDefaultGraceMs);
 

@@ -1,18 +1,19 @@
 #include "app/launch/endpoint.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 
 #include <algorithm>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <memory>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -21,46 +22,33 @@
 namespace engine::launch {
 namespace {
 
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
 constexpr int kBacklog = 128;
 constexpr auto kRetryPause = std::chrono::milliseconds(50);
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-};
+using Address = asio::generic::stream_protocol::endpoint;
 
-Result<std::vector<Address>> Resolve(const Endpoint& endpoint) {
-  std::vector<Address> found;
-  if (!endpoint.unix_name.empty()) {
-    Address address;
-    auto* local = reinterpret_cast<sockaddr_un*>(&address.storage);
-    local->sun_family = AF_UNIX;
-    endpoint.unix_name.copy(local->sun_path + 1, sizeof(local->sun_path) - 1);
-    address.size =
-        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + endpoint.unix_name.size());
-    found.push_back(address);
-    return found;
-  }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  int error = getaddrinfo(endpoint.host.c_str(), endpoint.port.c_str(), &hints, &list);
-  if (error != 0) {
-    return Status::Error(StatusCode::kRendezvous, "cannot resolve host '%s': %s",
-                         endpoint.host.c_str(), gai_strerror(error));
-  }
-  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
-  for (const addrinfo* item = list; item != nullptr; item = item->ai_next) {
-    Address address;
-    std::memcpy(&address.storage, item->ai_addr, item->ai_addrlen);
-    address.size = item->ai_addrlen;
-    found.push_back(address);
-  }
-  return found;
+sa_family_t FamilyOf(const Address& address) {
+  return static_cast<sa_family_t>(address.protocol().family());
 }
 
-const sockaddr* Raw(const Address& address) {
-  return reinterpret_cast<const sockaddr*>(&address.storage);
+Result<std::vector<Address>> Resolve(const Endpoint& endpoint) {
+  if (!endpoint.unix_name.empty()) {
+    return std::vector<Address>{asio::local::stream_protocol::endpoint('\0' + endpoint.unix_name)};
+  }
+  asio::io_context context;
+  boost::system::error_code error;
+  const auto found =
+      tcp::resolver(context).resolve(endpoint.host, endpoint.port, tcp::resolver::flags{}, error);
+  if (error) {
+    return Status::Error(StatusCode::kRendezvous, "cannot resolve host '%s': %s",
+                         endpoint.host.c_str(), error.message().c_str());
+  }
+  std::vector<Address> addresses;
+  for (const auto& entry : found) addresses.emplace_back(entry.endpoint());
+  return addresses;
 }
 
 // Small messages at once, and a host that vanished is noticed after about 15 s.
@@ -97,12 +85,12 @@ Status WantOfDescriptors(const Endpoint& endpoint) {
 // One attempt; an invalid descriptor with errno set when it failed. Linux bounds connect() by the
 // time limit of sends.
 kit::UniqueFd TryConnect(const Address& address, int timeout_ms) {
-  const sa_family_t family = address.storage.ss_family;
+  const sa_family_t family = FamilyOf(address);
   kit::UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int limit_ms = std::max(timeout_ms, 1);  // 0 is no limit
   const timeval limit{.tv_sec = limit_ms / 1000, .tv_usec = limit_ms % 1000 * 1000};
   if (!fd || setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return {};
-  if (connect(fd.get(), Raw(address), address.size) != 0) {
+  if (connect(fd.get(), address.data(), static_cast<socklen_t>(address.size())) != 0) {
     if (errno == EINPROGRESS) errno = ETIMEDOUT;
     return {};
   }
@@ -148,40 +136,34 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
 
 Result<bool> IsLoopback(const Endpoint& endpoint) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
-  for (const Address& address : addresses) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-    const int family = address.storage.ss_family;
-    if (family == AF_INET && ntohl(v4->sin_addr.s_addr) >> 24 != IN_LOOPBACKNET) return false;
-    if (family == AF_INET6 && !IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return false;
-  }
-  return true;
+  return std::ranges::all_of(addresses, [](const Address& address) {
+    tcp::endpoint over_tcp;
+    if (FamilyOf(address) == AF_UNIX) return true;
+    std::memcpy(over_tcp.data(), address.data(), address.size());
+    return over_tcp.address().is_loopback();
+  });
 }
 
 std::string PeerAddress(const kit::UniqueFd& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  const bool known = getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  if (known && address.ss_family == AF_UNIX) return "a process of this host";
-  if (!known || getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
-                            sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "an unknown address";
-  }
-  const bool v6 = address.ss_family == AF_INET6;
-  return std::string(v6 ? "[" : "").append(host).append(v6 ? "]:" : ":").append(port);
+  tcp::endpoint peer;
+  socklen_t size = static_cast<socklen_t>(peer.capacity());
+  if (getpeername(socket.get(), peer.data(), &size) != 0) return "an unknown address";
+  if (peer.data()->sa_family == AF_UNIX) return "a process of this host";
+  std::ostringstream text;
+  text << peer;
+  return text.str();
 }
 
 Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {
   ENGINE_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(endpoint));
   int error = 0;
   for (const Address& address : addresses) {
-    kit::UniqueFd fd(
-        socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    kit::UniqueFd fd(socket(FamilyOf(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1;
     // The option is for TCP; of Unix sockets it means nothing.
     if (fd && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        bind(fd.get(), Raw(address), address.size) == 0 && listen(fd.get(), kBacklog) == 0) {
+        bind(fd.get(), address.data(), static_cast<socklen_t>(address.size())) == 0 &&
+        listen(fd.get(), kBacklog) == 0) {
       return fd;
     }
     error = errno;

@@ -7,35 +7,28 @@
 namespace engine::launch {
 
 constexpr int ExitCode(StatusCode code) noexcept {
-  switch (code) {
-    case StatusCode::kOk:
-      return 0;
-    case StatusCode::kInvalidArgument:
-      return 2;
-    case StatusCode::kBadData:
-      return 65;
-    case StatusCode::kMissingInput:
-      return 66;
-    case StatusCode::kConfig:
-    case StatusCode::kUnsupported:
-      return 78;
-    case StatusCode::kPlugin:
-    case StatusCode::kDevice:
-      return 79;
-    case StatusCode::kPeerLost:
-    case StatusCode::kAborted:
-      return 200;
-    case StatusCode::kRendezvous:
-      return 201;
-    case StatusCode::kTimeout:
-      return 202;
-    case StatusCode::kStorage:
-    case StatusCode::kResourceExhausted:
-      return 203;
-    case StatusCode::kInterrupted:
-      return 130;
-    case StatusCode::kInternal:
-      return 70;
+  using enum StatusCode;
+  constexpr struct {
+    StatusCode code;
+    int exit_code;
+  } kTable[] = {{kOk, 0},
+                {kInvalidArgument, 2},
+                {kBadData, 65},
+                {kMissingInput, 66},
+                {kConfig, 78},
+                {kUnsupported, 78},
+                {kPlugin, 79},
+                {kDevice, 79},
+                {kInterrupted, 130},
+                {kPeerLost, 200},
+                {kAborted, 200},
+                {kRendezvous, 201},
+                {kTimeout, 202},
+                {kStorage, 203},
+                {kResourceExhausted, 203},
+                {kInternal, 70}};
+  for (const auto& entry : kTable) {
+    if (entry.code == code) return entry.exit_code;
   }
   return 70;
 }

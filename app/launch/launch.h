@@ -85,6 +85,9 @@ struct LaunchOutcome {
   // rank() is the one to blame, ServerId(i) for server i
   Status status;
   int exit_code = 0;  // by the table in exit_code.h, or 128 + signal
+  // kThreads: threads of members that do not end use `body` still, and maybe locks of the process:
+  // the caller can only _exit.
+  bool hangs = false;
 };
 
 // Runs `body` once per member, a rank or a server (RankInfo::is_server), and returns when all are
@@ -114,7 +117,7 @@ struct LaunchOutcome {
 //
 // kSpawn: a child dies with its parent; members that stay grace_ms after the first failure are
 // killed. kThreads: members that stay grace_ms + 10 s after it make the call return an error that
-// names them; they still use `body`, so the caller can only end the process. kJoin: rank 0 leaves
+// names them (LaunchOutcome::hangs). kJoin: rank 0 leaves
 // last, within grace_ms after a failure. kServe: the run is somewhere else. In these two modes the
 // outcome is that of this member: of one that ends because of another, why it does. Its process is
 // ended with _exit, after a notice, when its work hangs beyond the grace.

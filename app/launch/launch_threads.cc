@@ -110,7 +110,8 @@ LaunchOutcome ThreadedRun::Run() {
   while (Running()) Step();
   supervisor_.server().Flush(kFlushMs);
   LaunchOutcome outcome = supervisor_.Outcome();
-  if (supervisor_.members().SomebodyIsThere()) {
+  outcome.hangs = supervisor_.members().SomebodyIsThere();
+  if (outcome.hangs) {
     outcome.status =
         Status::Error(outcome.status.code(), "%s (and since then the threads of these hang: %s)",
                       outcome.status.message(), supervisor_.members().Remaining().c_str())

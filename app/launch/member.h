@@ -7,6 +7,8 @@ namespace engine::launch {
 
 // The key of the store that the launcher sets when every rank has left, or is lost for good.
 inline constexpr const char* kRanksLeftKey = "run/ranks_left";
+// Once a rank has set this one, the run survives the loss of ranks but rank 0.
+inline constexpr const char* kLossesAllowedKey = "run/losses_allowed";
 // What rank 0 sets to another value as long as it gets on with what the others wait for.
 inline constexpr const char* kProgressKey = "run/progress";
 

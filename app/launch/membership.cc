@@ -1,5 +1,7 @@
 #include "app/launch/membership.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace engine::launch {
@@ -24,23 +26,18 @@ Membership::Silent Membership::LongestSilent() {
 }
 
 std::string Membership::List(Phase wanted) const {
-  std::string names[2];
-  int counts[2] = {};
+  std::vector<int> ranks, servers;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].phase != wanted) continue;
     const int member = shape_.At(static_cast<int>(i));
-    const bool server = base::IsServer(member);
-    names[server] += counts[server]++ > 0 ? ", " : "";
-    names[server] += std::to_string(server ? ServerOfId(member) : member);
+    base::IsServer(member) ? servers.push_back(ServerOfId(member)) : ranks.push_back(member);
   }
-  std::string text;
-  constexpr const char* kKinds[] = {"rank", "server"};
-  for (int kind : {0, 1}) {
-    if (counts[kind] == 0) continue;
-    text += text.empty() ? "" : " and ";
-    text += std::string(kKinds[kind]) + (counts[kind] == 1 ? " " : "s ") + names[kind];
-  }
-  return text;
+  const auto list = [](const char* kind, const std::vector<int>& numbers) {
+    if (numbers.empty()) return std::string();
+    return fmt::format("{}{} {}", kind, numbers.size() == 1 ? "" : "s", fmt::join(numbers, ", "));
+  };
+  const char* const both = !ranks.empty() && !servers.empty() ? " and " : "";
+  return list("rank", ranks) + both + list("server", servers);
 }
 
 }  // namespace engine::launch

@@ -24,7 +24,7 @@
 
 namespace engine::launch {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {
@@ -33,27 +33,24 @@ enum class MessageKind : uint8_t {
   kHello = 1,
   // store -> member: all are here; number = world size, id = servers, rank = 1 if on one host
   kWelcome = 2,
-  kRefused = 3,   // store -> member: value = why; the store closes
-  kSet = 4,       // member -> store: id, key, value
-  kSetDone = 5,   // store -> member: id
-  kGet = 6,       // member -> store: id, key; answered when the key exists
-  kValue = 7,     // store -> member: id, value
-  kCancel = 8,    // member -> store: id and key of a kGet that nobody waits for any more
-  kHas = 9,       // member -> store: id, key
-  kHasDone = 10,  // store -> member: id, number = 0 or 1
-  kFail = 11,   // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
-  kAbort = 12,  // store -> member: the run is over; fields as in kFail
+  kRefused = 3,  // store -> member: value = why; the store closes
+  kSet = 4,      // member -> store: id, key, value
+  kReply = 5,    // store -> member: id; number = 1 if a key of kHas exists; value of a kGet
+  kGet = 6,      // member -> store: id, key; answered when the key exists
+  kCancel = 7,   // member -> store: id and key of a kGet that nobody waits for any more
+  kHas = 8,      // member -> store: id, key
+  kFail = 9,    // member -> store: number = StatusCode, rank = whom to blame or -1, value = message
+  kAbort = 10,  // store -> member: the run is over; fields as in kFail
   // both ways: number = the signal by which the user asked to stop; id = 1 of a member that gives up
   // instead of finishing a step, since the run had not started
-  kStop = 13,
-  kBye = 14,          // member -> store: the last message of a member; the store closes
-  kPost = 15,         // rank -> store: value; store -> every other rank: rank = the sender, value
-  kAllowLosses = 16,  // rank -> store: from now on the run survives the loss of ranks but rank 0
-  kChallenge = 17,    // store -> member that said kHello: key = challenge (see server_key.h)
-  kProof = 18,        // member -> store and back: key = proof
+  kStop = 11,
+  kBye = 12,        // member -> store: the last message of a member; the store closes
+  kPost = 13,       // rank -> store: value; store -> every other rank: rank = the sender, value
+  kChallenge = 14,  // store -> member that said kHello: key = challenge (see server_key.h)
+  kProof = 15,      // member -> store and back: key = proof
   // store -> member that has joined: number = ms of silence after which either gives up the other;
   // and back, nothing
-  kPing = 19,
+  kPing = 16,
 };
 
 struct Message {

@@ -4,8 +4,10 @@
 #include <sodium.h>
 #include <sys/stat.h>
 
+#include <boost/endian/arithmetic.hpp>
 #include <cerrno>
 
+#include "kit/file.h"
 #include "kit/unique_fd.h"
 
 namespace engine::launch {
@@ -21,19 +23,6 @@ Status InitializeSodium() {
   // It may be called again and from any thread.
   if (sodium_init() >= 0) return {};
   return Status::Error(StatusCode::kInternal, "libsodium cannot be initialized");
-}
-
-Status CheckOwner(const kit::UniqueFd& fd, const std::string& path) {
-  struct stat info {};
-  if (fstat(fd.get(), &info) != 0) {
-    return Failure(StatusCode::kMissingInput, path, strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode)) return Failure(StatusCode::kBadData, path, "it is no regular file");
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
-  return Status::Error(StatusCode::kConfig,
-                       "key file %s has mode %04o, so others than its owner may use the key: make "
-                       "a new one, or chmod 600 it if nobody has read it",
-                       path.c_str(), info.st_mode & 07777u);
 }
 
 // Writes `text` into a new file; another process that makes it at the same time wins.
@@ -56,11 +45,18 @@ ServerKey::~ServerKey() {
 
 Result<ServerKey> ServerKey::Load(const std::string& path) {
   ENGINE_RETURN_IF_ERROR(InitializeSodium());
-  kit::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return Failure(StatusCode::kMissingInput, path, strerror(errno));
-  ENGINE_RETURN_IF_ERROR(CheckOwner(fd, path));
+  const auto file = kit::InputFile::Open(path);
+  if (!file.ok()) return file.status().WithContext("key file %s", path.c_str());
+  struct stat info {};
+  if (fstat(file->fd(), &info) != 0 || (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Status::Error(
+        StatusCode::kConfig,
+        "key file %s has mode %04o, so others than its owner may use the key: make "
+        "a new one, or chmod 600 it if nobody has read it",
+        path.c_str(), info.st_mode & 07777u);
+  }
   char text[2 * kBytes + 2];  // one newline, and one byte that must not be there
-  const ssize_t size = read(fd.get(), text, sizeof(text));
+  const ssize_t size = read(file->fd(), text, sizeof(text));
   ServerKey key;
   size_t bytes = 0;
   const char* end = nullptr;
@@ -105,9 +101,8 @@ std::string ServerKey::Prove(Side side, std::string_view store_nonce, std::strin
   add({&who, 1});
   add(store_nonce);
   add(member_nonce);
-  char number[4];
-  for (int i = 0; i < 4; ++i) number[i] = static_cast<char>(static_cast<uint32_t>(member) >> 8 * i);
-  add({number, sizeof(number)});
+  const boost::endian::little_int32_t number = member;
+  add({reinterpret_cast<const char*>(&number), sizeof(number)});
   std::string proof(kProofBytes, '\0');
   crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(proof.data()), proof.size());
   return proof;

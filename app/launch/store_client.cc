@@ -307,12 +307,11 @@ bool StoreClient::Answer(Message& message) {
     shape_ = shape;
     return true;
   }
-  const bool replies = message.kind == MessageKind::kSetDone ||
-                       message.kind == MessageKind::kValue || message.kind == MessageKind::kHasDone;
+  if (message.kind != MessageKind::kReply) return false;  // what only a member may send
   const auto waiting = replies_.find(message.id);
   // An answer that nobody waits for any more is dropped.
-  if (replies && waiting != replies_.end()) waiting->second = std::move(message);
-  return replies;  // else it is a message that only a member may send
+  if (waiting != replies_.end()) waiting->second = std::move(message);
+  return true;
 }
 
 Status StoreClient::Silent(const char* then) const {

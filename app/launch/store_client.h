@@ -63,9 +63,9 @@ class StoreClient final : public base::Store {
     posts_.Listen(std::move(listener));
   }
 
-  // None of these three says that it did not get through: a lost server ends the run anyway.
+  // These say nothing when they do not get through: a lost server ends the run anyway.
   // From now on the run survives the loss of ranks but rank 0.
-  void AllowLosses() { (void)Send({.kind = MessageKind::kAllowLosses}); }
+  void AllowLosses() { (void)Set(kLossesAllowedKey, ""); }
   // The user asked this member to stop: the server tells all.
   void RequestStop(int signal);
   // Why this member fails. The server takes the first report for the cause.

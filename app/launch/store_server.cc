@@ -37,10 +37,10 @@ Bytes Frame(const Message& message) {
   return std::make_shared<const std::string>(Encode(message));
 }
 
-// The frame of kValue in front of `value`.
+// The frame of a reply in front of `value`.
 Bytes ValueHead(uint32_t id, const Bytes& value) {
   return std::make_shared<const std::string>(
-      EncodeHead({.kind = MessageKind::kValue, .id = id}, value->size()));
+      EncodeHead({.kind = MessageKind::kReply, .id = id}, value->size()));
 }
 
 // An address without its port.
@@ -260,16 +260,16 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
   }
   switch (message.kind) {
     case MessageKind::kSet:
-      observer_.OnSet(message.key);
+      observer_.OnSet(connection.member, message.key);
       Put(message.key, std::move(message.value));
-      return Send(connection, Frame({.kind = MessageKind::kSetDone, .id = message.id}));
+      return Send(connection, Frame({.kind = MessageKind::kReply, .id = message.id}));
     case MessageKind::kGet:
       return Get(connection, message);
     case MessageKind::kCancel:
       waiters_.erase({message.key, &connection, message.id});  // if it is not answered yet
       return;
     case MessageKind::kHas:
-      return Send(connection, Frame({.kind = MessageKind::kHasDone,
+      return Send(connection, Frame({.kind = MessageKind::kReply,
                                      .id = message.id,
                                      .number = values_.contains(message.key) ? 1 : 0}));
     case MessageKind::kPost:
@@ -277,8 +277,6 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
       return Broadcast(message, connection.member);
     case MessageKind::kFail:
       return observer_.OnFail(connection.member, DecodeStatus(message));
-    case MessageKind::kAllowLosses:
-      return observer_.OnAllowLosses(connection.member);
     case MessageKind::kPing:
       return;  // it was heard
     case MessageKind::kStop:

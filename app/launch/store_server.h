@@ -42,10 +42,9 @@ class StoreServer {
     // A member has sent something, or taken some of what waited for it.
     virtual void OnHeard(int member) = 0;
     // Before `key` is in the store.
-    virtual void OnSet(const std::string& key) = 0;
+    virtual void OnSet(int member, const std::string& key) = 0;
     // kNobody: no descriptor is left for a connection, though no pending one holds any.
     virtual void OnFail(int member, const Status& status) = 0;
-    virtual void OnAllowLosses(int member) = 0;
     // `gives_up`: that member takes part in nothing any more.
     virtual void OnStop(int signal, bool gives_up) = 0;
     virtual void OnBye(int member) = 0;

@@ -4,6 +4,7 @@
 
 #include "app/launch/supervisor.h"
 
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -16,54 +17,45 @@
 namespace engine::launch {
 namespace {
 
-template <typename... Values>
-Status Refuse(const char* format, Values... values) {
-  return Status::Error(StatusCode::kRendezvous, format, values...);
+// Why the member of `hello` is none of this run, or "".
+std::string RefusalOf(const Supervisor::Settings& settings, const Message& hello, bool adopted) {
+  const auto& [ranks, servers, one_host] = settings.shape;
+  const bool server = base::IsServer(hello.rank);
+  const int index = ServerOfId(hello.rank);
+  const std::string name = base::MemberName(hello.rank);
+  const std::pair<bool, std::string> cases[] = {
+      {hello.id != kProtocolVersion,
+       fmt::format("{} speaks version {} of the rendezvous protocol and the run version {}: start "
+                   "all members from the same build",
+                   name, hello.id, kProtocolVersion)},
+      {server && servers == 0,
+       fmt::format("the run at {} has no servers: start it with --servers", settings.place)},
+      {server && index >= servers,
+       fmt::format("there is no server {} in a run with {} servers: --index goes from 0 to {}",
+                   index, servers, servers - 1)},
+      {!server && !adopted && !settings.ranks_may_connect,
+       fmt::format("the ranks of the run at {} are its own processes: only servers may join",
+                   settings.place)},
+      {!server && hello.number != ranks,
+       fmt::format("{} was started as one of {} ranks but rank 0 as one of {}: start every rank "
+                   "with the same number of ranks",
+                   name, hello.number, ranks)},
+      {!settings.shape.Has(hello.rank), fmt::format("there is no {} among {} ranks", name, ranks)}};
+  const auto refused = std::ranges::find_if(cases, [](const auto& one) { return one.first; });
+  return refused == std::end(cases) ? "" : refused->second;
 }
 
-Status TwoProcesses(const Supervisor::Settings& settings, int member) {
-  const bool server = base::IsServer(member);
-  return Refuse("two processes say that they are %s of the run at %s: give every %s",
-                base::MemberName(member).c_str(), settings.place.c_str(),
-                server ? "server its own --index"
-                       : "process its own rank, and every run an address or a run id of its own");
+std::string Missing(const Supervisor::Settings& settings, const std::string& absent,
+                    const std::string& last_refusal) {
+  return fmt::format(
+      "{} did not join at {} within {} ms: check that every rank{} was started and can reach this "
+      "address{}",
+      absent, settings.place, settings.options.rendezvous_timeout_ms,
+      settings.shape.servers > 0 ? " and server" : "", last_refusal);
 }
 
-Status CheckServer(const Supervisor::Settings& settings, int server) {
-  const int servers = settings.shape.servers;
-  if (servers == 0) {
-    return Refuse("the run at %s has no servers: start it with --servers", settings.place.c_str());
-  }
-  if (server < servers) return {};
-  return Refuse("there is no server %d in a run with %d servers: --index goes from 0 to %d", server,
-                servers, servers - 1);
-}
-
-Status CheckRank(const Supervisor::Settings& settings, const Message& hello, bool adopted) {
-  const int ranks = settings.shape.world_size;
-  if (!adopted && !settings.ranks_may_connect) {
-    return Refuse("the ranks of the run at %s are its own processes: only servers may join",
-                  settings.place.c_str());
-  }
-  if (hello.number != ranks) {
-    return Refuse(
-        "rank %d was started as one of %d ranks but rank 0 as one of %d: start every rank with the "
-        "same number of ranks",
-        hello.rank, hello.number, ranks);
-  }
-  if (settings.shape.Has(hello.rank)) return {};
-  return Refuse("there is no rank %d among %d ranks", hello.rank, ranks);
-}
-
-Status Missing(const Supervisor::Settings& settings, const std::string& absent,
-               const std::string& last_refusal) {
-  return Refuse(
-      "%s did not join at %s within %lld ms: check that every rank%s was started and can reach "
-      "this "
-      "address%s",
-      absent.c_str(), settings.place.c_str(),
-      static_cast<long long>(settings.options.rendezvous_timeout_ms),
-      settings.shape.servers > 0 ? " and server" : "", last_refusal.c_str());
+Status Refuse(const std::string& sentence) {
+  return Status::Error(StatusCode::kRendezvous, "%s", sentence.c_str());
 }
 
 Message Ping(const LaunchOptions& options) {
@@ -109,7 +101,7 @@ void Supervisor::Tick() {
   if (failed_) return;
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
-    Fail(base::kNobody, Missing(settings_, members_.List(Phase::kAbsent), last_refusal_));
+    Fail(base::kNobody, Refuse(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
   }
   if (!complete_ || failed_) return;
   const bool ranks_gone = members_.RanksAreGone();
@@ -200,29 +192,27 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   const bool server = base::IsServer(hello.rank);
   // A server from elsewhere cannot know the job.
   if (hello.key != settings_.job && !(server && hello.key.empty())) {
-    return Status::Error(StatusCode::kRendezvous,
-                         "another run is using %s: choose another address with --rendezvous",
-                         settings_.place.c_str());
+    return Refuse("another run is using " + settings_.place +
+                  ": choose another address with --rendezvous");
   }
-  Status refusal = server ? CheckServer(settings_, ServerOfId(hello.rank))
-                          : CheckRank(settings_, hello, adopted);
-  const bool welcome = refusal.ok() && hello.id == kProtocolVersion;
+  std::string refusal = RefusalOf(settings_, hello, adopted);
   // Rank 0 serves the others, and comes in another way.
-  const bool taken = welcome && (!members_.IsAbsent(hello.rank) || (hello.rank == 0 && !adopted));
-  if (hello.id != kProtocolVersion) {
-    refusal = Refuse(
-        "%s speaks version %u of the rendezvous protocol and the run version %u: start all members "
-        "from the same build",
-        base::MemberName(hello.rank).c_str(), hello.id, kProtocolVersion);
-  } else if (taken) {
-    refusal = TwoProcesses(settings_, hello.rank);
+  const bool taken =
+      refusal.empty() && (!members_.IsAbsent(hello.rank) || (hello.rank == 0 && !adopted));
+  if (taken) {
+    refusal = fmt::format("two processes say that they are {} of the run at {}: give every {}",
+                          base::MemberName(hello.rank), settings_.place,
+                          server ? "server its own --index"
+                                 : "process its own rank, and every run an address or a run id of "
+                                   "its own");
   }
+  if (refusal.empty()) return {};
   // What is said over the network ends nothing, but for a second process of one job and rank: two
   // runs have met, and nobody knows whose ranks are here.
   const bool two_runs =
       taken && !server && !members_.IsGone(hello.rank) && !base::Passed(two_runs_until_);
-  if (!refusal.ok() && (adopted ? !complete_ : two_runs)) Fail(base::kNobody, refusal);
-  return refusal;
+  if (adopted ? !complete_ : two_runs) Fail(base::kNobody, Refuse(refusal));
+  return Refuse(refusal);
 }
 
 void Supervisor::OnJoined(int member) {
@@ -239,8 +229,9 @@ void Supervisor::OnJoined(int member) {
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
-void Supervisor::OnAllowLosses(int member) {
-  if (!base::IsServer(member)) losses_allowed_ = true;
+void Supervisor::OnSet(int member, const std::string& key) {
+  if (key == kProgressKey) progress_ = true;
+  if (key == kLossesAllowedKey && !base::IsServer(member)) losses_allowed_ = true;
 }
 
 void Supervisor::OnFail(int member, const Status& status) {
@@ -284,15 +275,11 @@ void Supervisor::Lose(int rank, const Status& status) {
 // A rank that failed because of a server or of rank 0 is no loss of its own when that one is the
 // end of the run.
 void Supervisor::ReportSecondaryFailures(bool all) {
-  std::vector<SecondaryFailure> later;
-  for (SecondaryFailure& failure : std::exchange(secondary_failures_, {})) {
-    if (all || base::Passed(failure.due)) {
-      Lose(failure.rank, failure.status);
-    } else {
-      later.push_back(std::move(failure));
-    }
+  while (!secondary_failures_.empty() && (all || base::Passed(secondary_failures_.front().due))) {
+    const SecondaryFailure failure = std::move(secondary_failures_.front());
+    secondary_failures_.pop_front();
+    Lose(failure.rank, failure.status);
   }
-  secondary_failures_ = std::move(later);
 }
 
 // At most one line a second, however many connect.
@@ -303,12 +290,10 @@ void Supervisor::OnRefusedConnection(const std::string& address, const std::stri
     return;
   }
   next_refusal_line_at_ = base::DeadlineIn(kRefusalLineMs);
-  std::string line = "refused a connection from " + address + ": " + why;
-  if (unreported_refusals_ > 0) {
-    line += " (and " + std::to_string(unreported_refusals_) + " others since the last line)";
-  }
-  unreported_refusals_ = 0;
-  Notice(line);
+  const int64_t others = std::exchange(unreported_refusals_, 0);
+  Notice(
+      fmt::format("refused a connection from {}: {}{}", address, why,
+                  others > 0 ? fmt::format(" (and {} others since the last line)", others) : ""));
 }
 
 }  // namespace engine::launch

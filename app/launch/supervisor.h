@@ -2,10 +2,10 @@
 // the run survives, when to give up on the rest.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
@@ -65,9 +65,8 @@ class Supervisor final : public StoreServer::Observer {
   Status OnHello(const Message& hello, bool adopted) override;
   void OnJoined(int member) override;
   void OnHeard(int member) override { members_.Heard(member); }
-  void OnSet(const std::string& key) override { progress_ |= key == kProgressKey; }
+  void OnSet(int member, const std::string& key) override;
   void OnFail(int member, const Status& status) override;
-  void OnAllowLosses(int member) override;
   // Tells every member that the user asked to stop. When one gives up, or some are not there yet,
   // nobody can finish a step: that ends the run at once.
   void OnStop(int signal, bool gives_up = false) override;
@@ -97,7 +96,7 @@ class Supervisor final : public StoreServer::Observer {
   StoreServer server_;
   FailureLog failures_;
   Membership members_;
-  std::vector<SecondaryFailure> secondary_failures_;
+  std::deque<SecondaryFailure> secondary_failures_;          // in the order of their time
   bool complete_ = false;                                    // every member has joined
   base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;

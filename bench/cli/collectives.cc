@@ -142,8 +142,7 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
     return SweepRank(flags, *request, conditions, rank);
   });
-  if (!outcome.status.ok()) command::ReportError(outcome.status);
-  return outcome.exit_code;
+  return command::ReportOutcome(outcome);
 }
 
 void AddSweepFlags(CLI::App* app, BenchCollectivesFlags* flags) {
