@@ -18,7 +18,7 @@ for file in configs/*.pbtxt; do printf '\0' | cat - "$file" >"$corpus/parsers/${
 printf '\2' | cat - tests/golden/mlp.safetensors >"$corpus/parsers/checkpoint"
 header_bytes=$(($(od -An -N8 -tu8 tests/golden/mlp.safetensors)))
 printf '\3' | cat - <(head -c $((8 + header_bytes)) tests/golden/mlp.safetensors | tail -c "$header_bytes") >"$corpus/parsers/header"
-for target in zmq_ps_wire launch_message launch_endpoint parsers; do
+for target in zmq_ps_wire shm_peer launch_message launch_endpoint parsers; do
   cmake --build build/fuzz --target ${target}_fuzz
   build/fuzz/fuzz/${target}_fuzz -max_total_time="${1:-20}" -artifact_prefix=build/fuzz/ -print_final_stats=1 -rss_limit_mb=4096 \
     -max_len=65536 "$corpus/$target" 2>&1 | tail -n 12

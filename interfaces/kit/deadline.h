@@ -69,12 +69,10 @@ class DeadlineWatcher {
   void Loop() noexcept {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      if (next_ == Clock::time_point::max()) {
-        changed_.wait(lock);
-      } else {
+      if (Clock::now() < next_) {
         changed_.wait_until(lock, Clock::time_point(next_));  // a copy: Watch changes next_
+        continue;
       }
-      if (stop_ || Clock::now() < next_) continue;
       // Deadlines that are set while the lock is free lower next_ again.
       next_ = Clock::time_point::max();
       lock.unlock();

@@ -30,23 +30,19 @@
 
 namespace engine::kit {
 
-// How bytes move. A failure must end every Run within a second: see Failure::Stop.
+// How bytes move on one lane. A failure must end every Run within a second: see Failure::Stop.
 class Transport {
  public:
-  // Carries out work.transfer() on `lane`, on which nothing else runs meanwhile. Calls
-  // work.MarkStarted when the first byte leaves, and Progress::Moved for every part of a second or
-  // less. An error fails the communicator, with the transfer's name in front.
-  virtual Status Run(int lane, PooledWork& work) noexcept = 0;
+  virtual ~Transport() = default;
+  // Carries out work.transfer(); nothing else runs here meanwhile. Calls work.MarkStarted when the
+  // first byte leaves, and Progress::Moved for every part of a second or less. An error fails the
+  // communicator, with the transfer's name in front.
+  virtual Status Run(PooledWork& work) noexcept = 0;
 
   // The rank that Run waits for now, or -1. [any-thread]
-  virtual int32_t WaitingFor(int lane) const noexcept {
-    (void)lane;
-    return -1;
-  }
-
- protected:
-  ~Transport() = default;
+  virtual int32_t WaitingFor() const noexcept { return -1; }
 };
+using Transports = std::vector<std::unique_ptr<Transport>>;
 
 // A transfer of host memory in a world of one.
 inline void CopyOwn(const Transfer& transfer) noexcept {
@@ -56,11 +52,12 @@ inline void CopyOwn(const Transfer& transfer) noexcept {
 
 class Lanes {
  public:
-  // The last three are borrowed; the failure's Stop must not use this object. Threads are called
-  // <name>_io_<lane> and <name>_watch. Without lanes, in a world of one, transfers are copies.
-  // `spin`: how long a waiter looks for the end before it sleeps; 0 where cores are scarce.
-  Lanes(const char* name, int count, std::chrono::microseconds spin, Transport& transport,
-        Failure& failure, Progress& progress);
+  // A lane for each transport; without any, in a world of one, transfers are copies. The last two
+  // are borrowed; the failure's Stop must not use this object. Threads are called <name>_io_<lane>
+  // and <name>_watch. `spin`: how long a waiter looks for the end before it sleeps; 0 where cores
+  // are scarce.
+  Lanes(const char* name, Transports transports, std::chrono::microseconds spin, Failure& failure,
+        Progress& progress);
   // Ends what is queued, which fails at once if `failure` is raised, and joins.
   ~Lanes();
 
@@ -93,19 +90,19 @@ class Lanes {
 
 class Lanes::LaneWork final : public PooledWork {
  public:
-  explicit LaneWork(std::chrono::microseconds spin) : spin_(spin) {}
   Lane* lane = nullptr;  // constant while it is pending
 
  private:
   void Help(Clock::time_point give_up) noexcept override;
-  const std::chrono::microseconds spin_;
 };
 
 class Lanes::Lane {
  public:
-  Lane(int number, const std::string& thread_name, Transport& transport, Failure& failure,
-       Progress& progress)
-      : number_(number), transport_(transport), failure_(failure), progress_(progress) {
+  const std::chrono::microseconds spin;  // of a waiter
+
+  Lane(const std::string& thread_name, std::unique_ptr<Transport> transport,
+       std::chrono::microseconds spin_time, Failure& failure, Progress& progress)
+      : spin(spin_time), transport_(std::move(transport)), failure_(failure), progress_(progress) {
     thread_ = StartThread(thread_name.c_str(), [this] { Loop(); });
   }
   ~Lane() {
@@ -137,7 +134,7 @@ class Lanes::Lane {
 
   Oldest oldest() noexcept {
     const std::lock_guard lock(mutex_);
-    Oldest oldest{.place = {begun_, running_ ? transport_.WaitingFor(number_) : -1}};
+    Oldest oldest{.place = {begun_, running_ ? transport_->WaitingFor() : -1}};
     if (running_) oldest.begun = begun_at_;
     for (const PooledWork* work = head_; work; work = work->next) {
       const Clock::time_point due = work->DeadlineAfter(progress_.last());
@@ -171,7 +168,7 @@ class Lanes::Lane {
     if (failure_.raised()) {
       status = failure_.reason();
     } else {
-      status = transport_.Run(number_, *work);
+      status = transport_->Run(*work);
       if (!status.ok())
         status = failure_.Fail(status.WithContext("%s", Describe(work->transfer()).c_str()));
     }
@@ -186,8 +183,7 @@ class Lanes::Lane {
     --inside_;
   }
 
-  const int number_;
-  Transport& transport_;  // used by whoever set running_
+  const std::unique_ptr<Transport> transport_;  // used by whoever set running_
   Failure& failure_;
   Progress& progress_;
   std::mutex mutex_;
@@ -214,24 +210,21 @@ inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
   // A callback belongs on a thread of the communicator.
   const bool small = SizeBytes(transfer()) <= kHelpBytes;
   if (small && give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
-  if (spin_.count() == 0) return;
-  const Clock::time_point end = std::min(give_up, Clock::now() + spin_);
+  if (lane->spin.count() == 0) return;
+  const Clock::time_point end = std::min(give_up, Clock::now() + lane->spin);
   while (!terminal() && Clock::now() < end) Pause();
 }
 
-inline Lanes::Lanes(const char* name, int count, std::chrono::microseconds spin,
-                    Transport& transport, Failure& failure, Progress& progress)
+inline Lanes::Lanes(const char* name, Transports transports, std::chrono::microseconds spin,
+                    Failure& failure, Progress& progress)
     : failure_(failure),
       progress_(progress),
-      pool_(WorkPool::Create(count,
-                             [spin] {
-                               return Result<std::unique_ptr<PooledWork>>(
-                                   std::make_unique<LaneWork>(spin));
-                             })),
-      places_(static_cast<size_t>(count)) {
-  for (int lane = 0; lane < count; ++lane) {
-    const std::string thread_name = std::string(name) + "_io_" + std::to_string(lane);
-    lanes_.push_back(std::make_unique<Lane>(lane, thread_name, transport, failure, progress));
+      pool_(WorkPool::Create<LaneWork>(static_cast<int>(transports.size()))),
+      places_(transports.size()) {
+  for (std::unique_ptr<Transport>& transport : transports) {
+    const std::string thread_name = std::string(name) + "_io_" + std::to_string(lanes_.size());
+    lanes_.push_back(
+        std::make_unique<Lane>(thread_name, std::move(transport), spin, failure, progress));
   }
   if (lanes_.empty()) return;
   watcher_ = std::make_unique<DeadlineWatcher>((std::string(name) + "_watch").c_str(),

@@ -16,24 +16,16 @@ namespace engine::kit {
 
 // Shorthands for attributes: Int("units", 128). `name` and `word` are borrowed.
 inline OptionValue Int(std::string_view name, int64_t value) noexcept {
-  OptionValue option{.name = name, .type = OptionType::kInt};
-  option.integer = value;
-  return option;
+  return {.name = name, .type = OptionType::kInt, .integer = value};
 }
 inline OptionValue Bool(std::string_view name, bool value) noexcept {
-  OptionValue option{.name = name, .type = OptionType::kBool};
-  option.integer = value ? 1 : 0;
-  return option;
+  return {.name = name, .type = OptionType::kBool, .integer = value ? 1 : 0};
 }
 inline OptionValue Float(std::string_view name, double value) noexcept {
-  OptionValue option{.name = name, .type = OptionType::kFloat};
-  option.number = value;
-  return option;
+  return {.name = name, .type = OptionType::kFloat, .number = value};
 }
 inline OptionValue Word(std::string_view name, std::string_view word) noexcept {
-  OptionValue option{.name = name, .type = OptionType::kEnum};
-  option.string = word;
-  return option;
+  return {.name = name, .type = OptionType::kEnum, .string = word};
 }
 
 // The first output of one more op.

@@ -96,26 +96,18 @@ struct Min {
   }
 };
 
-// An array whose elements lie anywhere.
+// Element `i` of an array that lies anywhere.
 template <typename T>
-struct In {
-  explicit In(const void* data) noexcept : bytes(static_cast<const char*>(data)) {}
-  T operator[](size_t i) const noexcept {
-    T value;
-    __builtin_memcpy(&value, bytes + i * sizeof(T), sizeof(T));
-    return value;
-  }
-  const char* bytes;
-};
+[[gnu::always_inline]] inline T Get(const void* data, size_t i) noexcept {
+  T value;
+  __builtin_memcpy(&value, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+  return value;
+}
 
 template <typename T>
-struct Out {
-  explicit Out(void* data) noexcept : bytes(static_cast<char*>(data)) {}
-  void Put(size_t i, T value) const noexcept {
-    __builtin_memcpy(bytes + i * sizeof(T), &value, sizeof(T));
-  }
-  char* bytes;
-};
+[[gnu::always_inline]] inline void Put(void* data, size_t i, T value) noexcept {
+  __builtin_memcpy(static_cast<char*>(data) + i * sizeof(T), &value, sizeof(T));
+}
 
 template <typename Format, typename Operation>
 struct Loops {
@@ -124,76 +116,62 @@ struct Loops {
   static_assert(sizeof(Accumulator) <= kAccumulatorGrowth * sizeof(Stored) &&
                 sizeof(Accumulator) <= kMaxAccumulatorBytes);
 
+  static Stored Reduced(const void* a, const void* b, size_t i) noexcept {
+    return Format::Store(
+        Operation::Apply(Format::Load(Get<Stored>(a, i)), Format::Load(Get<Stored>(b, i))));
+  }
+
   static void Combine(void* out, const void* a, const void* b, size_t count) noexcept {
-    const Out<Stored> result(out);
-    const In<Stored> left(a), right(b);
     ENGINE_INDEPENDENT_ITERATIONS
-    for (size_t i = 0; i < count; ++i) {
-      result.Put(i, Format::Store(Operation::Apply(Format::Load(left[i]), Format::Load(right[i]))));
-    }
+    for (size_t i = 0; i < count; ++i) Put(out, i, Reduced(a, b, i));
   }
 
   static void CombineTwice(void* out, void* out2, const void* a, const void* b,
                            size_t count) noexcept {
-    const Out<Stored> result(out), result2(out2);
-    const In<Stored> left(a), right(b);
     ENGINE_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) {
-      const Stored value =
-          Format::Store(Operation::Apply(Format::Load(left[i]), Format::Load(right[i])));
-      result.Put(i, value);
-      result2.Put(i, value);
+      const Stored value = Reduced(a, b, i);
+      Put(out, i, value);
+      Put(out2, i, value);
     }
   }
 
   static void Load(void* accumulator, const void* x, size_t count) noexcept {
-    const Out<Accumulator> result(accumulator);
-    const In<Stored> input(x);
     ENGINE_INDEPENDENT_ITERATIONS
-    for (size_t i = 0; i < count; ++i) result.Put(i, Format::Load(input[i]));
+    for (size_t i = 0; i < count; ++i) Put(accumulator, i, Format::Load(Get<Stored>(x, i)));
   }
 
   static void Fold(void* accumulator, const void* x, size_t count) noexcept {
-    const Out<Accumulator> result(accumulator);
-    const In<Accumulator> before(accumulator);
-    const In<Stored> input(x);
     ENGINE_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) {
-      result.Put(i, Operation::Apply(before[i], Format::Load(input[i])));
+      Put(accumulator, i,
+          Operation::Apply(Get<Accumulator>(accumulator, i), Format::Load(Get<Stored>(x, i))));
     }
   }
 
   static void Store(void* out, const void* accumulator, size_t count) noexcept {
-    const Out<Stored> result(out);
-    const In<Accumulator> input(accumulator);
     ENGINE_INDEPENDENT_ITERATIONS
-    for (size_t i = 0; i < count; ++i) result.Put(i, Format::Store(input[i]));
+    for (size_t i = 0; i < count; ++i) Put(out, i, Format::Store(Get<Accumulator>(accumulator, i)));
   }
 
   static constexpr ReduceKernels kKernels{
       sizeof(Accumulator), Combine, CombineTwice, Load, Fold, Store};
 };
 
-template <typename Format>
-struct Row {
-  static constexpr const ReduceKernels& kSum = Loops<Format, Sum>::kKernels;
-  static constexpr const ReduceKernels& kMax = Loops<Format, Max>::kKernels;
-  static constexpr const ReduceKernels& kMin = Loops<Format, Min>::kKernels;
-};
+// A row for each format, in the order of Reduction.
+template <typename... Formats>
+constexpr KernelTable kTableOf = {{{Loops<Formats, Sum>::kKernels, Loops<Formats, Max>::kKernels,
+                                    Loops<Formats, Min>::kKernels}...}};
 
 }  // namespace
 }  // namespace internal
 
 namespace {  // NOLINT(google-build-namespaces): see above
 
-// In the order of DType and Reduction.
-#define ENGINE_REDUCE_ROW(Format) \
-  { internal::Row<Format>::kSum, internal::Row<Format>::kMax, internal::Row<Format>::kMin }
-[[maybe_unused]] constexpr KernelTable kReduceKernels = {
-    {ENGINE_REDUCE_ROW(internal::Plain<float>), ENGINE_REDUCE_ROW(internal::Plain<int32_t>),
-     ENGINE_REDUCE_ROW(internal::Plain<uint8_t>), ENGINE_REDUCE_ROW(internal::BFloat16),
-     ENGINE_REDUCE_ROW(internal::Float16)}};
-#undef ENGINE_REDUCE_ROW
+// In the order of DType.
+[[maybe_unused]] constexpr KernelTable kReduceKernels =
+    internal::kTableOf<internal::Plain<float>, internal::Plain<int32_t>, internal::Plain<uint8_t>,
+                       internal::BFloat16, internal::Float16>;
 static_assert(static_cast<int>(DType::kFloat32) == 0 && static_cast<int>(DType::kInt32) == 1 &&
               static_cast<int>(DType::kUint8) == 2 && static_cast<int>(DType::kBFloat16) == 3 &&
               static_cast<int>(DType::kFloat16) == 4);

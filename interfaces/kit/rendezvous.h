@@ -205,9 +205,8 @@ class Rendezvous {
     return all;
   }
 
-  const std::string& prefix() const noexcept {
-    return prefix_;
-  }  // of all keys of this communicator
+  // Of all keys of this communicator.
+  const std::string& prefix() const noexcept { return prefix_; }
   Clock::time_point deadline() const noexcept { return deadline_; }
 
  private:

@@ -51,7 +51,7 @@ Collectives::Collectives(tcp::Connections& connections, int lane, kit::Progress&
                          std::string all_reduce)
     : ranks_(connections.ranks()),
       all_reduce_(std::move(all_reduce)),
-      transport_(std::make_shared<Transport>(connections, lane, progress)),
+      transport_(std::make_shared<gloo::Transport>(connections, lane, progress)),
       context_(std::make_shared<Context>(ranks_, transport_)) {}
 
 Status Collectives::Run(kit::PooledWork& work) noexcept {

@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "engine/communicator.h"
-#include "tcp_kit/communicator.h"
+#include "kit/lanes.h"
 #include "transport.h"
 
 namespace engine::gloo {
 
-class Collectives final : public tcp::Lane {
+class Collectives final : public kit::Transport {
  public:
   // `all_reduce`: the option of that name.
   Collectives(tcp::Connections& connections, int lane, kit::Progress& progress,
               std::string all_reduce);
 
   Status Run(kit::PooledWork& work) noexcept override;
-  int waiting_for() const noexcept override { return transport_->waiting_for(); }
+  int32_t WaitingFor() const noexcept override { return transport_->waiting_for(); }
 
  private:
   // These throw.
@@ -28,7 +28,7 @@ class Collectives final : public tcp::Lane {
 
   const RankInfo ranks_;
   const std::string all_reduce_;
-  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<gloo::Transport> transport_;
   const std::shared_ptr<Context> context_;
   std::vector<std::byte> scratch_;  // of reduce-scatters
 };

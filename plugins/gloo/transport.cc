@@ -117,7 +117,7 @@ void Transport::Send(int peer, Buffer* buffer, void* data, size_t bytes) {
   const size_t header = std::exchange(link.sends_header, false) ? sizeof(header_) : 0;
   link.sends.push_back({buffer, {{&header_, header}, {data, bytes}}});
   work_->MarkStarted();
-  (void)MoveSends(peer, link);
+  (void)MoveMessages(peer, link.sends, &Buffer::sent, sendmsg);
 }
 
 void Transport::Receive(int peer, Buffer* buffer, void* data, size_t bytes) {
@@ -132,13 +132,14 @@ void Transport::Move() {
   bool moved = false;
   for (int peer = 0; peer < size; ++peer) {
     Link& link = links_[static_cast<size_t>(peer)];
-    moved |= MoveSends(peer, link);
-    moved |= MoveReceives(peer, link);
+    moved |= MoveMessages(peer, link.sends, &Buffer::sent, sendmsg);
+    moved |= MoveMessages(peer, link.receives, &Buffer::received, recvmsg);
   }
   if (!moved) AwaitSockets();
 }
 
-// What call(pieces) moves of the messages, until it says EAGAIN; each adds one to `ended`.
+// What the call moves of the messages, until it says EAGAIN; each adds one to `ended`. A header is
+// received alone: of another transfer less may follow than this one has room for.
 template <typename Call>
 bool Transport::MoveMessages(int peer, std::deque<Message>& messages, int Buffer::*ended,
                              const Call& call) {
@@ -146,7 +147,11 @@ bool Transport::MoveMessages(int peer, std::deque<Message>& messages, int Buffer
   while (!messages.empty()) {
     Message& message = messages.front();
     if (tcp::Total(message.pieces) > 0) {
-      const ssize_t bytes = call(message.pieces);
+      msghdr packet{};
+      packet.msg_iov = message.pieces;
+      packet.msg_iovlen = message.unchecked ? 1 : 2;
+      const ssize_t bytes =
+          call(links_[static_cast<size_t>(peer)].socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return moved;
       if (bytes <= 0)
         throw TransferError(tcp::LostConnection(peer, bytes < 0 ? errno : ECONNRESET));
@@ -163,23 +168,6 @@ bool Transport::MoveMessages(int peer, std::deque<Message>& messages, int Buffer
     messages.pop_front();
   }
   return moved;
-}
-
-bool Transport::MoveSends(int peer, Link& link) {
-  return MoveMessages(peer, link.sends, &Buffer::sent, [&](iovec(&pieces)[2]) {
-    msghdr packet{};
-    packet.msg_iov = pieces;
-    packet.msg_iovlen = 2;
-    return sendmsg(link.socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
-  });
-}
-
-// The header alone at first: of another transfer less may follow than this one has room for.
-bool Transport::MoveReceives(int peer, Link& link) {
-  return MoveMessages(peer, link.receives, &Buffer::received, [&](iovec(&pieces)[2]) {
-    const iovec& piece = pieces[pieces[0].iov_len > 0 ? 0 : 1];
-    return recv(link.socket, piece.iov_base, piece.iov_len, MSG_DONTWAIT);
-  });
 }
 
 // A deadline or a failure shuts the sockets down, which ends this. A rank that waits in both

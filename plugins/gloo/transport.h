@@ -82,8 +82,6 @@ class Transport final : public ::gloo::transport::Context {
   void Move();  // something, and waits until that is possible
   template <typename Call>
   bool MoveMessages(int peer, std::deque<Message>& messages, int Buffer::*ended, const Call& call);
-  bool MoveSends(int peer, Link& link);
-  bool MoveReceives(int peer, Link& link);
   void AwaitSockets();
 
   tcp::Connections& connections_;

@@ -145,9 +145,6 @@ Status Collectives::Run(kit::PooledWork& work, bool opened, const WaitLimits& li
     TakeStaged(transfer, {0, transfer.count}, opened_round_);
     return {};
   }
-  if (transfer.kind == TransferKind::kAllReduce && world_size_ > 2) {
-    return RunSliced(transfer, limits);
-  }
   return RunPieces(transfer, limits);
 }
 
@@ -160,21 +157,39 @@ int64_t Collectives::PieceElements(const Transfer& transfer) const noexcept {
   return std::max<int64_t>(wanted / Bytes(transfer, Parts(transfer, world_size_)), 1);
 }
 
-// One piece ahead: while peers read the stage of one piece, the next is written into another. A
-// stage is written again only when all have read it (AwaitWritable; invariant 2 of control.h).
+bool Collectives::IsSliced(const Transfer& transfer) const noexcept {
+  return transfer.kind == TransferKind::kAllReduce && world_size_ > 2;
+}
+
+// The next round, with what `fill` writes into its stage, which all have read by then (invariant 2
+// of control.h).
+template <typename Fill>
+Status Collectives::Publish(const WaitLimits& limits, uint32_t* round, const Fill& fill) noexcept {
+  ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
+  *round = rounds_.next();
+  fill(rounds_.stage(*round));
+  rounds_.Publish();
+  return {};
+}
+
+// One piece ahead: while peers read the stage of one piece, the next is written into another. By
+// slices a piece has two rounds, one of inputs and one of results.
 Status Collectives::RunPieces(const Transfer& transfer, const WaitLimits& limits) noexcept {
   const int64_t step = PieceElements(transfer);
   Piece last{0, 0};
   uint32_t last_round = 0;
   for (int64_t offset = 0; offset < transfer.count; offset += step) {
     const Piece piece{offset, std::min(step, transfer.count - offset)};
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
-    const uint32_t round = rounds_.next();
-    Stage(transfer, piece, rounds_.stage(round));
-    rounds_.Publish();
+    uint32_t round = 0;
+    ENGINE_RETURN_IF_ERROR(
+        Publish(limits, &round, [&](uint8_t* stage) { Stage(transfer, piece, stage); }));
     if (last.count > 0) ENGINE_RETURN_IF_ERROR(AwaitAndTake(transfer, last, last_round, limits));
     last = piece;
     last_round = round;
+    if (!IsSliced(transfer)) continue;
+    ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(round, limits, limits.round_spin_ns));
+    ENGINE_RETURN_IF_ERROR(Publish(
+        limits, &last_round, [&](uint8_t* stage) { ReduceSlice(transfer, piece, round, stage); }));
   }
   return AwaitAndTake(transfer, last, last_round, limits);
 }
@@ -182,7 +197,7 @@ Status Collectives::RunPieces(const Transfer& transfer, const WaitLimits& limits
 Status Collectives::AwaitAndTake(const Transfer& transfer, Piece piece, uint32_t round,
                                  const WaitLimits& limits) noexcept {
   ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(round, limits, limits.round_spin_ns));
-  TakeStaged(transfer, piece, round);
+  IsSliced(transfer) ? TakeSlices(transfer, piece, round) : TakeStaged(transfer, piece, round);
   return {};
 }
 
@@ -251,7 +266,7 @@ void Collectives::Reduce(const Transfer& transfer, uint8_t* out, size_t count) n
   }
 }
 
-// ---- Staged, by slices: round 2c has the inputs of piece c, round 2c + 1 the results.
+// ---- Staged, by slices.
 
 Collectives::Piece Collectives::SliceOf(Piece piece, int rank) const noexcept {
   const int64_t begin = piece.count * rank / world_size_ / kSliceElements * kSliceElements;
@@ -259,35 +274,6 @@ Collectives::Piece Collectives::SliceOf(Piece piece, int rank) const noexcept {
                                               : piece.count * (rank + 1) / world_size_ /
                                                     kSliceElements * kSliceElements;
   return {begin, end - begin};
-}
-
-Status Collectives::RunSliced(const Transfer& transfer, const WaitLimits& limits) noexcept {
-  const int64_t step = PieceElements(transfer);
-  Piece last{0, 0};
-  uint32_t last_round = 0;
-  for (int64_t offset = 0; offset < transfer.count; offset += step) {
-    const Piece piece{offset, std::min(step, transfer.count - offset)};
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
-    const uint32_t inputs = rounds_.next();
-    StageSlices(transfer, piece, rounds_.stage(inputs));
-    rounds_.Publish();
-    if (last.count > 0) ENGINE_RETURN_IF_ERROR(TakeSlices(transfer, last, last_round, limits));
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(inputs, limits, limits.round_spin_ns));
-    ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
-    last_round = rounds_.next();
-    ReduceSlice(transfer, piece, inputs, rounds_.stage(last_round));
-    rounds_.Publish();
-    last = piece;
-  }
-  return TakeSlices(transfer, last, last_round, limits);
-}
-
-void Collectives::StageSlices(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept {
-  const Piece own = SliceOf(piece, rank_);
-  const int64_t after = own.offset + own.count;
-  Copy(stage, Send(transfer, piece.offset), Bytes(transfer, own.offset));
-  Copy(stage + Bytes(transfer, after), Send(transfer, piece.offset + after),
-       Bytes(transfer, piece.count - after));
 }
 
 void Collectives::ReduceSlice(const Transfer& transfer, Piece piece, uint32_t inputs,
@@ -303,9 +289,7 @@ void Collectives::ReduceSlice(const Transfer& transfer, Piece piece, uint32_t in
   Copy(stage + begin, result, Bytes(transfer, own.count));
 }
 
-Status Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t results,
-                               const WaitLimits& limits) noexcept {
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitAll(results, limits, limits.round_spin_ns));
+void Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t results) noexcept {
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     const Piece slice = SliceOf(piece, peer);
@@ -313,7 +297,6 @@ Status Collectives::TakeSlices(const Transfer& transfer, Piece piece, uint32_t r
          rounds_.peer(peer).stage(results) + Bytes(transfer, slice.offset),
          Bytes(transfer, slice.count));
   }
-  return {};
 }
 
 // ---- Direct.
@@ -326,9 +309,8 @@ Status Collectives::RunDirect(const Transfer& transfer, const WaitLimits& limits
   } else {
     Take(transfer, {0, transfer.count});
   }
-  ENGINE_RETURN_IF_ERROR(rounds_.AwaitWritable(limits));
-  const uint32_t done = rounds_.next();
-  rounds_.Publish();
+  uint32_t done = 0;
+  ENGINE_RETURN_IF_ERROR(Publish(limits, &done, [](uint8_t*) {}));
   return rounds_.AwaitAll(done, limits, limits.round_spin_ns);
 }
 

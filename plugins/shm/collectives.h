@@ -53,6 +53,9 @@ class Collectives {
   int DirectRanks() noexcept;  // that offer their buffers
 
   int64_t PieceElements(const Transfer& transfer) const noexcept;
+  bool IsSliced(const Transfer& transfer) const noexcept;  // where it is staged in pieces
+  template <typename Fill>
+  Status Publish(const WaitLimits& limits, uint32_t* round, const Fill& fill) noexcept;
   Status RunPieces(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Status AwaitAndTake(const Transfer& transfer, Piece piece, uint32_t round,
                       const WaitLimits& limits) noexcept;
@@ -62,12 +65,9 @@ class Collectives {
   void Take(const Transfer& transfer, Piece piece) noexcept;
   void Reduce(const Transfer& transfer, uint8_t* out, size_t count) noexcept;
 
-  Status RunSliced(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Piece SliceOf(Piece piece, int rank) const noexcept;  // offset within the piece
-  void StageSlices(const Transfer& transfer, Piece piece, uint8_t* stage) noexcept;
   void ReduceSlice(const Transfer& transfer, Piece piece, uint32_t inputs, uint8_t* stage) noexcept;
-  Status TakeSlices(const Transfer& transfer, Piece piece, uint32_t results,
-                    const WaitLimits& limits) noexcept;
+  void TakeSlices(const Transfer& transfer, Piece piece, uint32_t results) noexcept;
 
   Status RunDirect(const Transfer& transfer, const WaitLimits& limits) noexcept;
   Status FindPlaces(const Transfer& transfer) noexcept;

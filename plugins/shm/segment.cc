@@ -20,22 +20,6 @@ Status NoMemory(size_t size_bytes) noexcept {
                        size_bytes, std::strerror(errno));
 }
 
-// Maps all pages now, large ones where the system allows it; null when there is no memory for them.
-uint8_t* MapPages(int descriptor, size_t size_bytes) noexcept {
-  void* const data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (data == MAP_FAILED) return nullptr;
-  madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint
-  if (madvise(data, size_bytes, MADV_POPULATE_WRITE) == 0) return static_cast<uint8_t*>(data);
-  // Linux before 5.14: pages are there, and are mapped when they are used first.
-  if (errno == EINVAL && fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) == 0) {
-    return static_cast<uint8_t*>(data);
-  }
-  const int error = errno;
-  munmap(data, size_bytes);
-  errno = error;
-  return nullptr;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Segment>> Segment::Create(size_t size_bytes, const char* label) noexcept {
@@ -45,13 +29,15 @@ Result<std::unique_ptr<Segment>> Segment::Create(size_t size_bytes, const char* 
     errno = ENOMEM;
     return NoMemory(size_bytes);
   }
-  kit::UniqueFd descriptor(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  uint8_t* data = nullptr;
-  if (descriptor && ftruncate(descriptor.get(), static_cast<off_t>(size_bytes)) == 0 &&
-      fcntl(descriptor.get(), F_ADD_SEALS, kSeals) == 0) {
-    data = MapPages(descriptor.get(), size_bytes);
+  std::unique_ptr<Segment> made(new (std::nothrow) Segment);
+  if (!made) return NoMemory(size_bytes);
+  made->descriptor_ = kit::UniqueFd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int descriptor = made->descriptor();
+  if (descriptor >= 0 && ftruncate(descriptor, static_cast<off_t>(size_bytes)) == 0 &&
+      fcntl(descriptor, F_ADD_SEALS, kSeals) == 0 && made->MapPages(descriptor, size_bytes)) {
+    return made;
   }
-  return data ? Make(std::move(descriptor), data, size_bytes) : NoMemory(size_bytes);
+  return NoMemory(size_bytes);
 }
 
 // The size is that of the memory, not what the peer says of it; sealed, it stays what it is. So no
@@ -67,20 +53,25 @@ Result<std::unique_ptr<Segment>> Segment::Map(kit::UniqueFd descriptor,
     return Status::Error(StatusCode::kRendezvous, "not %zu bytes of sealed shared memory",
                          size_bytes);
   }
-  uint8_t* const data = MapPages(descriptor.get(), size_bytes);
-  return data ? Make({}, data, size_bytes) : NoMemory(size_bytes);
-}
-
-Result<std::unique_ptr<Segment>> Segment::Make(kit::UniqueFd descriptor, uint8_t* data,
-                                               size_t size_bytes) noexcept {
-  auto* const made = new (std::nothrow) Segment(std::move(descriptor), data, size_bytes);
-  if (made) return std::unique_ptr<Segment>(made);
-  munmap(data, size_bytes);
+  std::unique_ptr<Segment> made(new (std::nothrow) Segment);
+  if (made && made->MapPages(descriptor.get(), size_bytes)) return made;
   return NoMemory(size_bytes);
 }
 
+// Maps all pages now, large ones where the system allows it; false when there is no memory for them.
+bool Segment::MapPages(int descriptor, size_t size_bytes) noexcept {
+  void* const data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) return false;
+  data_ = static_cast<uint8_t*>(data);
+  size_ = size_bytes;
+  madvise(data, size_bytes, MADV_HUGEPAGE);  // a hint
+  if (madvise(data, size_bytes, MADV_POPULATE_WRITE) == 0) return true;
+  // Linux before 5.14: pages are there, and are mapped when they are used first.
+  return errno == EINVAL && fallocate(descriptor, 0, 0, static_cast<off_t>(size_bytes)) == 0;
+}
+
 Segment::~Segment() {
-  munmap(data_, size_);
+  if (data_) munmap(data_, size_);
 }
 
 }  // namespace engine::shm

@@ -31,15 +31,13 @@ class Segment {
   int descriptor() const noexcept { return descriptor_.get(); }  // of a new one; of others -1
 
  private:
-  Segment(kit::UniqueFd descriptor, uint8_t* data, size_t size) noexcept
-      : descriptor_(std::move(descriptor)), data_(data), size_(size) {}
-  // Unmaps `data` when there is no memory for the object.
-  static Result<std::unique_ptr<Segment>> Make(kit::UniqueFd descriptor, uint8_t* data,
-                                               size_t size_bytes) noexcept;
+  Segment() noexcept = default;
+  bool MapPages(int descriptor, size_t size_bytes) noexcept;
 
-  const kit::UniqueFd descriptor_;
-  uint8_t* const data_;
-  const size_t size_;
+  // Constant when Create or Map returns.
+  kit::UniqueFd descriptor_;
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
 };
 
 }  // namespace engine::shm

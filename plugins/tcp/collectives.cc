@@ -50,6 +50,15 @@ Status Collectives::Run(kit::PooledWork& work) noexcept {
   ENGINE_CHECK(false, "transfer kind %d", static_cast<int>(transfer_.kind));
 }
 
+// Each rank begins with the one after it, so that not all write to rank 0 first.
+template <typename Act>
+Status Collectives::EachPeer(const Act& act) noexcept {
+  for (int distance = 1; distance < channel_.world_size(); ++distance) {
+    ENGINE_RETURN_IF_ERROR(act((channel_.rank() + distance) % channel_.world_size()));
+  }
+  return {};
+}
+
 template <typename Send, typename Receive>
 Status Collectives::Pipeline(int64_t count, const Send& send, const Receive& receive) noexcept {
   const int64_t steps = StepCount(count);
@@ -81,20 +90,18 @@ Status Collectives::ReduceScatterAllGather() noexcept {
   };
   const Range own_slice = slice_of(channel_.rank());
   for (int64_t step = 0; step < StepCount(slice_count); ++step) {
-    for (int distance = 1; distance < ranks; ++distance) {
-      const Range part = PartOf(slice_of(Peer(distance)), step);
-      ENGINE_RETURN_IF_ERROR(
-          channel_.Send(Peer(distance), send_ + Bytes(part.begin), Bytes(part.count)));
-    }
+    ENGINE_RETURN_IF_ERROR(EachPeer([&](int peer) {
+      const Range part = PartOf(slice_of(peer), step);
+      return channel_.Send(peer, send_ + Bytes(part.begin), Bytes(part.count));
+    }));
     const Range own = PartOf(own_slice, step);
     ENGINE_RETURN_IF_ERROR(
         ReducePart(send_ + Bytes(own.begin), recv_ + Bytes(own.begin), own.count));
     ENGINE_RETURN_IF_ERROR(SendToAll(recv_ + Bytes(own.begin), own.count));
-    for (int distance = 1; distance < ranks; ++distance) {
-      const Range part = PartOf(slice_of(Peer(distance)), step);
-      ENGINE_RETURN_IF_ERROR(
-          channel_.Receive(Peer(distance), recv_ + Bytes(part.begin), Bytes(part.count)));
-    }
+    ENGINE_RETURN_IF_ERROR(EachPeer([&](int peer) {
+      const Range part = PartOf(slice_of(peer), step);
+      return channel_.Receive(peer, recv_ + Bytes(part.begin), Bytes(part.count));
+    }));
   }
   return {};
 }
@@ -107,12 +114,9 @@ Status Collectives::ReduceScatter() noexcept {
   };
   return Pipeline(
       transfer_.count,
-      [&](Range part) -> Status {
-        for (int distance = 1; distance < channel_.world_size(); ++distance) {
-          const int peer = Peer(distance);
-          ENGINE_RETURN_IF_ERROR(channel_.Send(peer, source(peer, part), Bytes(part.count)));
-        }
-        return {};
+      [&](Range part) {
+        return EachPeer(
+            [&](int peer) { return channel_.Send(peer, source(peer, part), Bytes(part.count)); });
       },
       [&](Range part) {
         return ReducePart(source(channel_.rank(), part), recv_ + Bytes(part.begin), part.count);
@@ -127,13 +131,10 @@ Status Collectives::AllGather() noexcept {
   CopyIfApart(target(channel_.rank(), 0), send_, Bytes(transfer_.count));
   return Pipeline(
       transfer_.count, [&](Range part) { return SendToAll(send_ + Bytes(part.begin), part.count); },
-      [&](Range part) -> Status {
-        for (int distance = 1; distance < channel_.world_size(); ++distance) {
-          const int peer = Peer(distance);
-          ENGINE_RETURN_IF_ERROR(
-              channel_.Receive(peer, target(peer, part.begin), Bytes(part.count)));
-        }
-        return {};
+      [&](Range part) {
+        return EachPeer([&](int peer) {
+          return channel_.Receive(peer, target(peer, part.begin), Bytes(part.count));
+        });
       });
 }
 
@@ -156,10 +157,7 @@ Status Collectives::Broadcast() noexcept {
 // Headers alone.
 Status Collectives::Barrier() noexcept {
   ENGINE_RETURN_IF_ERROR(SendToAll(nullptr, 0));
-  for (int distance = 1; distance < channel_.world_size(); ++distance) {
-    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(distance), nullptr, 0));
-  }
-  return {};
+  return EachPeer([&](int peer) { return channel_.Receive(peer, nullptr, 0); });
 }
 
 // In rank order, so that the bits are the same on all ranks: of two ranks a sum needs no accumulator,
@@ -168,8 +166,8 @@ Status Collectives::ReducePart(const std::byte* own, std::byte* out, int64_t cou
   const kit::ReduceKernels& kernels = kit::kReduceKernels.For(transfer_.dtype, transfer_.reduction);
   const size_t elements = static_cast<size_t>(count);
   if (channel_.world_size() == 2) {
-    ENGINE_RETURN_IF_ERROR(channel_.Receive(Peer(1), channel_.inbox(), Bytes(count)));
     const bool own_first = channel_.rank() == 0;
+    ENGINE_RETURN_IF_ERROR(channel_.Receive(own_first ? 1 : 0, channel_.inbox(), Bytes(count)));
     kernels.combine(out, own_first ? own : channel_.inbox(), own_first ? channel_.inbox() : own,
                     elements);
     return {};
@@ -186,12 +184,8 @@ Status Collectives::ReducePart(const std::byte* own, std::byte* out, int64_t cou
   return {};
 }
 
-// Each rank begins with the one after it, so that not all write to rank 0 first.
 Status Collectives::SendToAll(const std::byte* data, int64_t count) noexcept {
-  for (int distance = 1; distance < channel_.world_size(); ++distance) {
-    ENGINE_RETURN_IF_ERROR(channel_.Send(Peer(distance), data, Bytes(count)));
-  }
-  return {};
+  return EachPeer([&](int peer) { return channel_.Send(peer, data, Bytes(count)); });
 }
 
 // At least one: the opening travels also when there are no elements.
@@ -206,10 +200,6 @@ Collectives::Range Collectives::PartOf(Range whole, int64_t step) const noexcept
 
 size_t Collectives::Bytes(int64_t count) const noexcept {
   return static_cast<size_t>(count) * SizeOf(transfer_.dtype);
-}
-
-int Collectives::Peer(int distance) const noexcept {
-  return (channel_.rank() + distance) % channel_.world_size();
 }
 
 }  // namespace engine::tcp

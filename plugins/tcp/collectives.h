@@ -7,25 +7,27 @@
 
 #include "channel.h"
 #include "engine/communicator.h"
-#include "kit/work.h"
-#include "tcp_kit/communicator.h"
+#include "kit/lanes.h"
 
 namespace engine::tcp {
 
 // Runs transfers one after another on one channel. The result is the same on all ranks to the bit,
 // and in every run: each element is reduced in rank order, on the rank that owns it or on all.
-class Collectives final : public Lane {
+class Collectives final : public kit::Transport {
  public:
   Collectives(Connections& connections, int lane, kit::Progress& progress);
 
   Status Run(kit::PooledWork& work) noexcept override;
-  int waiting_for() const noexcept override { return channel_.waiting_for(); }
+  int32_t WaitingFor() const noexcept override { return channel_.waiting_for(); }
 
  private:
   struct Range {
     int64_t begin = 0;
     int64_t count = 0;
   };
+  // Calls act(peer) for each.
+  template <typename Act>
+  Status EachPeer(const Act& act) noexcept;
   // Calls send(step) for each step and receive(step) kAhead steps later: see channel.h.
   template <typename Send, typename Receive>
   Status Pipeline(int64_t count, const Send& send, const Receive& receive) noexcept;
@@ -43,7 +45,6 @@ class Collectives final : public Lane {
   int64_t StepCount(int64_t count) const noexcept;
   Range PartOf(Range whole, int64_t step) const noexcept;
   size_t Bytes(int64_t count) const noexcept;
-  int Peer(int distance) const noexcept;  // the rank `distance` after this one
 
   Channel channel_;
   const std::unique_ptr<std::byte[]> accumulator_;

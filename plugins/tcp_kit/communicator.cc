@@ -18,22 +18,18 @@ std::chrono::microseconds SpinTime(const RankInfo& ranks, int lanes) {
 
 }  // namespace
 
-// Nothing runs before the first Submit.
 Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::Create(Host& host,
                                                                  const NetworkSettings& settings,
                                                                  const MakeLane& make_lane,
                                                                  const LinkCost* cost) {
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Connections> connections,
                           Connections::Open(host, settings));
-  std::unique_ptr<TcpCommunicator> made(
-      new TcpCommunicator(host, settings, cost, std::move(connections)));
-  for (int lane = 0; lane < made->connections_->lanes(); ++lane) {
-    made->lanes_.push_back(make_lane(*made->connections_, lane, made->progress_));
-  }
-  return made;
+  return std::unique_ptr<TcpCommunicator>(
+      new TcpCommunicator(host, settings, make_lane, cost, std::move(connections)));
 }
 
-TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings, const LinkCost* cost,
+TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings,
+                                 const MakeLane& make_lane, const LinkCost* cost,
                                  std::unique_ptr<Connections> connections)
     : plugin_(settings.plugin),
       ranks_(host.rank_info()),
@@ -42,10 +38,18 @@ TcpCommunicator::TcpCommunicator(Host& host, const NetworkSettings& settings, co
       failure_(host, connections_->prefix(),
                [this](const Status&, bool) { connections_->Shutdown(); }),
       progress_(host, connections_->prefix()),
-      queues_(plugin_, connections_->lanes(), SpinTime(ranks_, connections_->lanes()), *this,
-              failure_, progress_) {}
+      lanes_(plugin_, MakeLanes(make_lane), SpinTime(ranks_, connections_->lanes()), failure_,
+             progress_) {}
 
-// Members go from the last to the first: queues_ joins the threads that use the others.
+kit::Transports TcpCommunicator::MakeLanes(const MakeLane& make_lane) {
+  kit::Transports lanes;
+  for (int lane = 0; lane < connections_->lanes(); ++lane) {
+    lanes.push_back(make_lane(*connections_, lane, progress_));
+  }
+  return lanes;
+}
+
+// Members go from the last to the first: lanes_ joins the threads that use the others.
 TcpCommunicator::~TcpCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
 }
@@ -59,21 +63,13 @@ CommunicatorTraits TcpCommunicator::traits() const noexcept {
   return {.kinds = kit::kCollectives,
           .dtypes = kit::kAllDTypes,
           .ordered = 1,
-          .max_in_flight = queues_.count(),
+          .max_in_flight = lanes_.count(),
           .no_op = 0};
 }
 
 Status TcpCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
   ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, plugin_, TransferKind::kBarrier));
-  return queues_.Submit(transfer, out);
-}
-
-Status TcpCommunicator::Run(int lane, kit::PooledWork& work) noexcept {
-  return lanes_[static_cast<size_t>(lane)]->Run(work);
-}
-
-int32_t TcpCommunicator::WaitingFor(int lane) const noexcept {
-  return lanes_[static_cast<size_t>(lane)]->waiting_for();
+  return lanes_.Submit(transfer, out);
 }
 
 }  // namespace engine::tcp

@@ -12,10 +12,6 @@ namespace engine::zmq_ps {
 namespace {
 
 constexpr uint32_t kServedKinds = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
-// How long a rank that is done stays for the sake of others that still fetch their results.
-constexpr int64_t kDrainMs = 2000;
-// After a failure: for the cause to reach those that can be reached.
-constexpr int64_t kDrainAfterFailureMs = 500;
 
 }  // namespace
 
@@ -70,7 +66,7 @@ void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
 ZmqPsCommunicator::~ZmqPsCommunicator() {
   const bool failed = worker_ && worker_->failed();
   worker_.reset();
-  if (server_) server_->Stop(failed ? kDrainAfterFailureMs : kDrainMs);
+  if (server_) server_->Stop(DrainMs(failed));
   server_.reset();  // its threads may use the optimizer until then
 }
 

@@ -23,6 +23,12 @@
 
 namespace engine::zmq_ps {
 
+// How long a server that ends stays for ranks that still fetch their results; after a failure, for
+// the cause to reach those that can be reached.
+constexpr int64_t DrainMs(bool failed) noexcept {
+  return failed ? 500 : 2000;
+}
+
 struct ServerSettings {
   std::string endpoint;    // "tcp://address:port", or "tcp://address:*" for any free port
   std::string secret_key;  // empty: plain text, on loopback only

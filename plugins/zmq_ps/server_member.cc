@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace engine::zmq_ps {
-namespace {
-
-// For ranks that still fetch their last answers, or the reason of an end.
-constexpr int64_t kDrainMs = 2000;
-
-}  // namespace
 
 Result<std::unique_ptr<ServerMember>> ServerMember::Create(Host& host,
                                                            const CommunicatorSettings& settings) {
@@ -44,7 +38,7 @@ Status ServerMember::Serve(Optimizer& optimizer) noexcept {
   }
   server_->Serve(optimizer);
   const Status end = server_->WaitForEnd();
-  server_->Stop(kDrainMs);
+  server_->Stop(DrainMs(!end.ok() || failure_.raised()));
   return failure_.raised() ? failure_.reason() : end;
 }
 

@@ -21,7 +21,7 @@
 #include "app/plugins/elf_reader.h"
 #include "plugins/cifar10/cifar10.cc"  // NOLINT(bugprone-suspicious-include): its reader is inside
 #include "plugins/mnist/idx.h"
-#include "plugins/tcp/handshake.h"
+#include "plugins/tcp_kit/handshake.h"
 #include "plugins/tokens/token_file.h"
 #include "tools/trace/trace_format.h"
 

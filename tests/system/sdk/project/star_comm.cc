@@ -118,7 +118,7 @@ class Star final : public kit::Transport {
     for (const auto& s : sockets_) setsockopt(s.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
 
-  Status Run(int, kit::PooledWork& work) noexcept override {
+  Status Run(kit::PooledWork& work) noexcept override {
     const Transfer& t = work.transfer();
     if (t.kind == TransferKind::kBroadcast && t.root == rank_) kit::CopyOwn(t);
     if (rank_ != 0) return RunBesideRankZero(t, work);
@@ -127,7 +127,7 @@ class Star final : public kit::Transport {
     waiting_for_ = -1;
     return status;
   }
-  int32_t WaitingFor(int) const noexcept override { return waiting_for_; }
+  int32_t WaitingFor() const noexcept override { return waiting_for_; }
 
   // Makes Run return. [any-thread]
   void Shutdown() noexcept {
@@ -234,9 +234,11 @@ class StarCommunicator final : public Communicator {
   StarCommunicator(Host& host, const std::string& prefix, Sockets sockets)
       : ranks_(host.rank_info()),
         progress_(host, prefix),
-        star_(ranks_.rank, std::move(sockets), progress_),
-        failure_(host, prefix, [this](const Status&, bool) { star_.Shutdown(); }),
-        lanes_("star_comm", ranks_.world_size > 1 ? 1 : 0, {}, star_, failure_, progress_) {}
+        failure_(host, prefix,
+                 [this](const Status&, bool) {
+                   if (star_) star_->Shutdown();
+                 }),
+        lanes_("star_comm", MakeLane(std::move(sockets)), {}, failure_, progress_) {}
   ~StarCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   }
@@ -258,9 +260,17 @@ class StarCommunicator final : public Communicator {
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
+  kit::Transports MakeLane(Sockets sockets) {
+    kit::Transports lanes;
+    if (ranks_.world_size == 1) return lanes;
+    star_ = new Star(ranks_.rank, std::move(sockets), progress_);
+    lanes.emplace_back(star_);
+    return lanes;
+  }
+
   const RankInfo ranks_;
   kit::Progress progress_;
-  Star star_;
+  Star* star_ = nullptr;  // of the lane, if there is one
   kit::Failure failure_;
   kit::Lanes lanes_;  // ends first
 };
