@@ -193,7 +193,7 @@ void Server::HandleEvents() {
   while (link_->monitor().Next(&event)) {
     bool known = false;
     for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
-    if (!known || event.kind >= ConnectionEvent::Kind::kRefused) ++unproven_;
+    if (!known) ++unproven_;
   }
 }
 
