@@ -67,7 +67,6 @@ void Channel::HandleEvents() {
   while (link_->monitor().Next(&event)) {
     switch (event.kind) {
       case ConnectionEvent::Kind::kAccepted:  // of servers only
-      case ConnectionEvent::Kind::kFailed:    // ZeroMQ tries again
         break;
       case ConnectionEvent::Kind::kUp:
         hello_due_ = true;

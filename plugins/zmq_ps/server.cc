@@ -193,7 +193,7 @@ void Server::HandleEvents() {
   while (link_->monitor().Next(&event)) {
     bool known = false;
     for (Session& session : sessions_) known = session.HandleEvent(event, now) || known;
-    if (!known || event.kind >= ConnectionEvent::Kind::kRefused) ++unproven_;
+    if (!known) ++unproven_;
   }
 }
 
@@ -300,19 +300,15 @@ void Server::HandleProbe(const Header& probe) {
   const auto missing = served ? parameters_->Missing(request) : collectives_->Missing(request);
   if (missing.empty() && !served) return;  // it is being reduced
   const Clock::time_point stalled = Clock::now() - std::chrono::milliseconds(probe.timeout_ms);
-  int32_t behind = -1;
-  for (const uint32_t rank : missing) {
-    if (sessions_[rank].moved_at() > stalled) return;
-    const bool is_first = behind < 0 || sessions_[rank].moved_at() <
-                                            sessions_[static_cast<uint32_t>(behind)].moved_at();
-    if (is_first) behind = static_cast<int32_t>(rank);
-  }
+  const auto moved_at = [this](uint32_t rank) { return sessions_[rank].moved_at(); };
+  const auto [behind, last] = std::ranges::minmax_element(missing, {}, moved_at);
+  if (!missing.empty() && moved_at(*last) > stalled) return;
   const std::string whom = missing.empty() ? "an update of this server" : List("rank", missing);
   const Status late =
       Status::Error(StatusCode::kTimeout, "%s waits for %s: nothing has moved there for %lld ms",
                     Describe(request).c_str(), whom.c_str(),
                     static_cast<long long>(probe.timeout_ms))
-          .WithRank(behind);
+          .WithRank(missing.empty() ? -1 : static_cast<int32_t>(*behind));
   if (served) return session.Answer(probe.request, late, {});
   collectives_->Refuse(request, late);
 }

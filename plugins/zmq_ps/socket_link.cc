@@ -79,8 +79,7 @@ Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket) : socket_(c
   const std::string endpoint =
       "inproc://" + std::to_string(reinterpret_cast<uintptr_t>(socket.handle()));
   const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
-                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0) {
     throw ::zmq::error_t();
   }
@@ -99,11 +98,10 @@ bool Monitor::Next(ConnectionEvent* out) {
   std::memcpy(&id, event.data(), sizeof(id));
   std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof(id), sizeof(value));
   using Kind = ConnectionEvent::Kind;
-  *out = {id == ZMQ_EVENT_ACCEPTED                ? Kind::kAccepted
-          : id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED   ? Kind::kUp
-          : id == ZMQ_EVENT_DISCONNECTED          ? Kind::kDown
-          : id == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? Kind::kRefused
-                                                  : Kind::kFailed,
+  *out = {id == ZMQ_EVENT_ACCEPTED              ? Kind::kAccepted
+          : id == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? Kind::kUp
+          : id == ZMQ_EVENT_DISCONNECTED        ? Kind::kDown
+                                                : Kind::kRefused,
           value};
   return true;
 }

@@ -33,8 +33,8 @@ struct ConnectionSettings {
 
 // What a socket's monitor reports.
 struct ConnectionEvent {
-  enum class Kind { kAccepted, kUp, kDown, kRefused, kFailed };
-  Kind kind = Kind::kUp;  // kRefused: the key is wrong; kFailed: it ended before that was known
+  enum class Kind { kAccepted, kUp, kDown, kRefused };
+  Kind kind = Kind::kUp;  // kRefused: the key is wrong, and the end follows
   int descriptor = -1;    // kAccepted, kDown
 };
 

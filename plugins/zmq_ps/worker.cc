@@ -201,26 +201,27 @@ void Worker::WaitForCaller() {
 // Anything thrown is from libzmq or for lack of memory: the worker fails with it, like with any
 // other reason, and FailAll ends what is under way.
 int Worker::RunStep(bool is_caller) {
-  Outcome outcome;
+  int wait_ms = 0;
+  kit::PooledWork* finished = nullptr;
   {
     const std::lock_guard progress(progress_);
     // What the thread does after a caller has begun might end the caller's work while it waits.
     if (failed() || (caller_ && !is_caller)) return 0;
     try {
-      outcome = Step();
+      wait_ms = Step();
+      finished = TakeUnused();
     } catch (const std::exception& error) {
       Fail(Status::Error(StatusCode::kInternal, "the worker of the parameter servers failed: %s",
                          error.what())
                .WithRank(static_cast<int32_t>(settings_.worker)));
     }
   }
-  Complete(outcome.finished);
-  return outcome.wait_ms;
+  Complete(finished);
+  return wait_ms;
 }
 
-// The order matters little, but for TakeUnused at the end: what the channels finished in this step
-// is completed with it. A signal that comes after Clear wakes the next wait.
-Worker::Outcome Worker::Step() {
+// A signal that comes after Clear wakes the next wait.
+int Worker::Step() {
   wake_up_->Clear();
   TakeInbox();
   bool is_ready = false, has_acks = false;
@@ -237,9 +238,8 @@ Worker::Outcome Worker::Step() {
     next_check_ = now + std::chrono::milliseconds(kBusyMs);
     CheckTime(now);
   }
-  kit::PooledWork* const finished = TakeUnused();
   const int idle_ms = active_.empty() && welcomed_ ? kIdleMs : kBusyMs;
-  return {.wait_ms = is_ready ? 0 : has_acks ? kAckMs : idle_ms, .finished = finished};
+  return is_ready ? 0 : has_acks ? kAckMs : idle_ms;
 }
 
 void Worker::TakeInbox() {

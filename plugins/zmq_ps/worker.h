@@ -64,13 +64,9 @@ class Worker final : public WireProgress {
 
   void Loop() noexcept;
   void WaitForCaller();
-  // What there is to do without waiting, with progress_.
-  struct Outcome {
-    int wait_ms = 0;                      // until the next one; 0: at once
-    kit::PooledWork* finished = nullptr;  // a list, to be completed without progress_
-  };
-  Outcome Step();
-  // Step by one of several threads, with what goes with it. Returns how long to wait then.
+  // What there is to do without waiting, with progress_. Returns how many ms to wait then.
+  int Step();
+  // Step by one of several threads, with what goes with it.
   int RunStep(bool is_caller);
   void TakeInbox();
   void Begin(TransferWork* work);
@@ -80,6 +76,7 @@ class Worker final : public WireProgress {
   Status MissingServer() const;
 
   void FailAll();
+  // A list, to be completed without progress_.
   kit::PooledWork* TakeUnused();
   void Complete(kit::PooledWork* unused) noexcept;
 

@@ -1,5 +1,5 @@
-// parameter_server_conformance [--plugin PATH] [--options N=V,...] [--servers 0,2]
-//     [--sync N=V,...] [--bounded N=V,...] [--async N=V,...] [--gtest_...]
+// parameter_server_conformance [--plugin PATH] [--servers 0,2] [--sync N=V,...] [--bounded N=V,...]
+//     [--async N=V,...] [--gtest_...]
 //
 // --sync, --bounded and --async give the options that choose the mode; one that is not given is not
 // tested. --servers: numbers of members that are servers, 0 for servers inside of the ranks.
@@ -21,22 +21,19 @@ using Words = std::vector<std::string>;
 
 struct Arguments {
   std::string plugin = ENGINE_TEST_PLUGIN_DIR "/libengine_zmq_ps.so";
-  Words options;
   std::vector<int> servers = {0, 2};
   std::map<UpdateMode, Words> modes;
 };
 
 // Throws CLI::Error.
-OptionValues::Overrides OverridesOf(const Words& common, const Words& mode) {
+OptionValues::Overrides OverridesOf(const Words& words) {
   OptionValues::Overrides overrides;
-  for (const Words* const words : {&common, &mode}) {
-    for (const std::string& word : *words) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos || equals == 0) {
-        throw CLI::ValidationError("'" + word + "' is not NAME=VALUE");
-      }
-      overrides[word.substr(0, equals)] = word.substr(equals + 1);
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw CLI::ValidationError("'" + word + "' is not NAME=VALUE");
     }
+    overrides[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return overrides;
 }
@@ -63,7 +60,7 @@ std::vector<ServedCase> CasesOfArguments(Arguments arguments) {
   for (const auto& [mode, words] : arguments.modes) {
     for (const int servers : arguments.servers) {
       cases.push_back({NameOf(arguments.plugin, mode, servers), mode, servers, arguments.plugin,
-                       OverridesOf(arguments.options, words)});
+                       OverridesOf(words)});
     }
   }
   return cases;
@@ -73,7 +70,6 @@ int Main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("What a communicator with parameters at servers must do");
   app.allow_extras();  // of GoogleTest
-  app.add_option("--options", arguments.options, "of every mode")->delimiter(',');
   app.add_option("--servers", arguments.servers, "of their own")->delimiter(',');
   std::map<UpdateMode, Words> modes;
   for (const UpdateMode mode : kAllModes) {

@@ -104,15 +104,11 @@ Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
 Status Cluster::Run(uint32_t worker, const Transfer& transfer) {
   Work* work = nullptr;
   ENGINE_RETURN_IF_ERROR(Submit(worker, transfer, &work));
-  const Status status = work->WaitHost(transfer.timeout_ms + 5000);
-  work->Release();
-  return status;
+  return Finish(work);
 }
 
-Status RunTransfer(Communicator& communicator, const Transfer& transfer) {
-  Work* work = nullptr;
-  ENGINE_RETURN_IF_ERROR(communicator.Submit(transfer, &work));
-  const Status status = work->WaitHost(transfer.timeout_ms + 5000);
+Status Finish(Work* work) {
+  const Status status = work->WaitHost(60000);
   work->Release();
   return status;
 }

@@ -87,8 +87,8 @@ class Cluster {
   std::vector<std::unique_ptr<ServedParameters>> clients_;  // with ClusterSettings::update
 };
 
-// Submits and waits.
-Status RunTransfer(Communicator& communicator, const Transfer& transfer);
+// Waits for it and releases it.
+Status Finish(Work* work);
 
 // Runs body(worker) on a thread each.
 void RunWorkers(uint32_t workers, const std::function<void(uint32_t worker)>& body);

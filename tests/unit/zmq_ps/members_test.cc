@@ -67,7 +67,11 @@ class Members : public ::testing::Test {
   ParameterClient* ClientOf(size_t rank) {
     return static_cast<ParameterClient*>(ranks_[rank]->Query(kParameterClientId));
   }
-  Status Run(size_t rank, const Transfer& transfer) { return RunTransfer(*ranks_[rank], transfer); }
+  Status Run(size_t rank, const Transfer& transfer) {
+    Work* work = nullptr;
+    ENGINE_RETURN_IF_ERROR(ranks_[rank]->Submit(transfer, &work));
+    return Finish(work);
+  }
   Status Register(size_t rank) {
     const ServedSpan span{.count = kCount};
     const ServedBucket bucket{.key = kKey, .count = kCount, .spans = {&span, 1}};

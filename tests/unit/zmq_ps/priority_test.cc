@@ -82,10 +82,7 @@ std::vector<uint64_t> KeysInOrder(bool server_is_closed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   closed.SetClosed(false);
-  for (Work* work : works) {
-    EXPECT_TRUE(work->WaitHost(30000).ok());
-    work->Release();
-  }
+  for (Work* work : works) EXPECT_TRUE(Finish(work).ok());
   return closed.keys();
 }
 

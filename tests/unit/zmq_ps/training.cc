@@ -57,9 +57,8 @@ Status Train(Cluster& cluster, uint32_t worker, const Buckets& buckets, int firs
       values += bucket.count;
     }
     for (Work* const work : works) {
-      const Status ended = work->WaitHost(60000);
+      const Status ended = Finish(work);
       if (status.ok()) status = ended;
-      work->Release();
     }
     ENGINE_RETURN_IF_ERROR(status);
   }
