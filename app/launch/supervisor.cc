@@ -89,15 +89,16 @@ void Supervisor::Notice(const std::string& sentence) const {
   if (settings_.options.notice) settings_.options.notice(sentence);
 }
 
-// Both ways at the same times: a ping, and a look at who has answered none.
+// Both ways at the same times: a ping, and a look at who has answered none. Members that have not
+// ended after a failure still hear of us, and stay connected.
 void Supervisor::Tick() {
   const LaunchOptions& options = settings_.options;
-  if (failed_) return;
   if (options.liveness_timeout_ms > 0 && base::Passed(next_look_)) {
     next_look_ = base::DeadlineIn(kPingMs);
     server_.Broadcast(Ping(options));
-    LoseSilent(options.liveness_timeout_ms, base::kNobody);
+    if (!failed_) LoseSilent(options.liveness_timeout_ms, base::kNobody);
   }
+  if (failed_) return;
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
     Fail(base::kNobody, Missing(settings_, members_.List(Phase::kAbsent), last_refusal_));
