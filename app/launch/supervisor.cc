@@ -89,8 +89,9 @@ void Supervisor::Step(int timeout_ms, int wake) {
   Tick();
 }
 
-// Both ways at the same times: a ping, and a look at who has answered none; also after a failure, so
-// that nobody waits for ranks behind a link that is cut.
+// Both ways at the same times: a ping, and a look at who has answered none; also after a failure:
+// members that have not ended still hear of us and stay connected, and nobody waits for ranks behind
+// a link that is cut.
 void Supervisor::Tick() {
   const LaunchOptions& options = settings_.options;
   if (options.liveness_timeout_ms > 0 && base::Passed(next_look_)) {

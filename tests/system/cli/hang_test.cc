@@ -14,6 +14,7 @@ namespace {
 struct Case {
   const char *kind, *call, *sentence;
   int ranks = 1;  // 0: one, which no launcher watches
+  bool threads = false;
 };
 
 class Hang : public CliTest {
@@ -54,6 +55,7 @@ class Hang : public CliTest {
     if (is_ops) values.push_back("model.mlp.activation=hanging");
     std::string words = "run run.pbtxt -q --plugin-path " ENGINE_TEST_HANGING;
     if (one.ranks > 0) words += " -n " + std::to_string(one.ranks);
+    if (one.threads) words += " --threads";
     if (block == name) words += " --plugins " + (is_ops ? "cpu_ops," + name : name);
     for (const std::string& value : values) words += " --set " + value;
     return words;
@@ -103,6 +105,7 @@ TEST_F(Hang, AllOthers) {
                {"hook", "create", kCreate},
                {"hook", "Setup", "' has not returned from Setup"},
                {"hook", "BeginStep", "' has not returned from BeginStep"},
+               {"hook", "Apply", "' .* the threads of these hang: rank 2", 3, /*threads=*/true},
                {"dataset", "create", kCreate},
                {"dataset", "Fill", ": no batch was ready within 200 ms: Fill "},
                {"dataset", "Fill", ".* Fill ", 3},

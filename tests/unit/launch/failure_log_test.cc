@@ -51,6 +51,22 @@ TEST(FailureLog, TheFirstPrimaryCauseWins) {
   ExpectOutcome(failures, {2, 65, "bad file"}, SIGINT);
 }
 
+// Whoever waits for a rank gives up before that one knows that its plugin hangs.
+TEST(FailureLog, ATimeoutIsExplainedByTheOneThatWasWaitedFor) {
+  const Status hangs = Error(StatusCode::kTimeout, "plugin 'x' has not returned");
+  for (const int blamed : {2, base::kNobody}) {
+    FailureLog failures;
+    const int waits = blamed == 2 ? 0 : base::kNobody;  // a rank, or the launcher
+    failures.AddReport(waits, Error(StatusCode::kTimeout, "waits").WithRank(blamed));
+    failures.AddReport(1, Error(StatusCode::kTimeout, "waits for 0").WithRank(0));
+    if (blamed == 2) failures.AddReport(1, hangs);
+    failures.AddReport(2, Error(StatusCode::kAborted, "of another"));
+    ExpectOutcome(failures, {blamed, 202, "waits"});
+    failures.AddReport(2, hangs);
+    ExpectOutcome(failures, {2, 202, "plugin 'x' has not returned"});
+  }
+}
+
 TEST(FailureLog, ALossIsPrimaryWhateverItsCode) {
   for (const int lost : {1, ServerId(0)}) {
     FailureLog failures;
