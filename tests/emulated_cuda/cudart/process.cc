@@ -77,7 +77,7 @@ Process& Process::Get() {
 }
 
 Process::Process()
-    : order(Order::FromEnvironment()),
+    : order(OrderFromEnvironment()),
       device_count(DeviceCount()),
       faults(FaultText()),
       memory(device_count),
