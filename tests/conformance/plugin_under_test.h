@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -35,6 +37,18 @@ T Must(Result<T> result) {
 inline std::string PluginPath(const std::string& name) {
   return ENGINE_TEST_PLUGIN_DIR "/libengine_" + name + ".so";
 }
+
+// "libengine_tcp", for the names of tests.
+inline std::string NameOfLibrary(const std::string& path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  name.erase(std::min(name.find('.'), name.size()));
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+constexpr auto kNameOfLibrary = [](const ::testing::TestParamInfo<std::string>& library) {
+  return NameOfLibrary(library.param);
+};
 
 // The libraries that a suite judges: those of the environment variable ENGINE_CONFORMANCE_PLUGINS
 // (paths with ':' between them) if there are any, else the named plugins of this build.

@@ -7,31 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
-#include <thread>
-
-#include "tests/support/probe_process.h"
 
 namespace engine::testing {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kPoll = std::chrono::milliseconds(2);
-
-std::string ReadAll(int fd) {
-  std::string text;
-  char buffer[4096];
-  for (ssize_t size;
-       (size = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()))) > 0;) {
-    text.append(buffer, static_cast<size_t>(size));
-  }
-  return text;
-}
-
-}  // namespace
-
 EngineProcess::EngineProcess(const std::string& folder, std::vector<std::string> arguments,
                              const std::map<std::string, std::string>& environment)
     : out_(memfd_create("stdout", MFD_CLOEXEC)), err_(memfd_create("stderr", MFD_CLOEXEC)) {
@@ -69,19 +47,6 @@ Outcome EngineProcess::Wait(std::chrono::seconds timeout) {
 Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,
                   const std::map<std::string, std::string>& environment) {
   return EngineProcess(folder, std::move(arguments), environment).Wait();
-}
-
-bool Await(const std::string& what, const std::function<bool()>& condition,
-           std::chrono::seconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
-  while (!condition()) {
-    if (Clock::now() >= deadline) {
-      ADD_FAILURE() << "waited in vain for " << what;
-      return false;
-    }
-    std::this_thread::sleep_for(kPoll);
-  }
-  return true;
 }
 
 }  // namespace engine::testing

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-namespace engine::testing {
+#include "tests/support/probe_process.h"
 
-// Only a bug reaches it; large enough for a sanitizer on a busy machine.
-inline constexpr std::chrono::seconds kHealthy{60};
+namespace engine::testing {
 
 struct Outcome {
   int exit_code = -1;  // 128 + signal for a process that a signal ended
@@ -42,9 +40,5 @@ class EngineProcess {
 // Runs it to its end.
 Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,
                   const std::map<std::string, std::string>& environment = {});
-
-// Waits until `condition` holds; false, and the test fails, when it does not in time.
-bool Await(const std::string& what, const std::function<bool()>& condition,
-           std::chrono::seconds timeout = kHealthy);
 
 }  // namespace engine::testing

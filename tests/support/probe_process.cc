@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,16 +12,41 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
 namespace engine {
+namespace testing {
+
+bool Await(const std::string& what, const std::function<bool()>& condition,
+           std::chrono::seconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + timeout;
+  while (!condition()) {
+    if (Clock::now() >= deadline) {
+      ADD_FAILURE() << "waited in vain for " << what;
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t size;
+       (size = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()))) > 0;) {
+    text.append(buffer, static_cast<size_t>(size));
+  }
+  return text;
+}
+
+}  // namespace testing
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-Clock::time_point Deadline() {
-  return Clock::now() + std::chrono::milliseconds(kDeadlineMs);
-}
+constexpr std::chrono::seconds kDeadline{kDeadlineMs / 1000};
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -65,59 +90,39 @@ int ExitCodeOf(int status) {
 }
 
 ProbeProcess::ProbeProcess(std::vector<std::string> command,
-                           const std::map<std::string, std::string>& environment) {
-  int pair[2];
-  EXPECT_EQ(pipe2(pair, O_CLOEXEC), 0);
-  pid_ = StartProgram(std::move(command), environment, ".", pair[1], pair[1]);
-  close(pair[1]);
-  pipe_ = pair[0];
+                           const std::map<std::string, std::string>& environment)
+    : file_(memfd_create("output", MFD_CLOEXEC)) {
+  EXPECT_GE(file_, 0);
+  pid_ = StartProgram(std::move(command), environment, ".", file_, file_);
 }
 
 ProbeProcess::~ProbeProcess() {
   KillProgram(pid_);
-  close(pipe_);
-}
-
-bool ProbeProcess::ReadSome(int timeout_ms) {
-  pollfd entry{pipe_, POLLIN, 0};
-  if (poll(&entry, 1, timeout_ms) <= 0) return false;
-  char buffer[4096];
-  ssize_t size = read(pipe_, buffer, sizeof(buffer));
-  if (size <= 0) return false;
-  output_.append(buffer, static_cast<size_t>(size));
-  return true;
+  close(file_);
 }
 
 std::vector<std::string> ProbeProcess::ReadLines(const std::string& prefix, size_t count) {
-  for (Clock::time_point deadline = Deadline();;) {
-    std::vector<std::string> found;
-    size_t begin = 0;
-    for (size_t end; (end = output_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      std::string line = output_.substr(begin, end - begin);
+  std::vector<std::string> found;
+  const auto has_found = [&] {
+    found.clear();
+    std::istringstream lines(output_ = testing::ReadAll(file_));
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {  // whole ones
       if (line.starts_with(prefix)) found.push_back(line.substr(prefix.size()));
     }
-    if (found.size() >= count) return found;
-    if (Clock::now() >= deadline) {
-      ADD_FAILURE() << "found " << found.size() << " of " << count << " lines '" << prefix
-                    << "' in:\n"
-                    << output_;
-      return found;
-    }
-    ReadSome(100);
-  }
+    return found.size() >= count;
+  };
+  EXPECT_TRUE(testing::Await("lines '" + prefix + "'", has_found, kDeadline)) << output_;
+  return found;
 }
 
 int ProbeProcess::Wait() {
-  for (Clock::time_point deadline = Deadline(); Clock::now() < deadline;) {
-    ReadSome(10);
-    int status = 0;
-    if (waitpid(pid_, &status, WNOHANG) != pid_) continue;
-    pid_ = -1;
-    while (ReadSome(0)) {
-    }
-    return ExitCodeOf(status);
-  }
-  return -1;
+  int status = 0;
+  const bool ended = testing::Await(
+      "the end of a program", [&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, kDeadline);
+  output_ = testing::ReadAll(file_);
+  if (!ended) return -1;
+  pid_ = -1;
+  return ExitCodeOf(status);
 }
 
 int FreePort() {
@@ -137,12 +142,12 @@ void AdoptOrphans() {
 }
 
 bool AwaitNoDescendants() {
-  for (Clock::time_point deadline = Deadline(); Clock::now() < deadline;) {
-    pid_t pid = waitpid(-1, nullptr, WNOHANG);
-    if (pid < 0) return true;  // ECHILD
-    if (pid == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return false;
+  const auto is_alone = [] {
+    pid_t ended = 0;
+    while ((ended = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
+    return ended < 0;  // ECHILD
+  };
+  return testing::Await("the end of all descendants", is_alone, kDeadline);
 }
 
 }  // namespace engine

@@ -1,9 +1,25 @@
 // Starts a program, reads what it prints, and makes sure that nothing of it is left.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+namespace engine::testing {
+
+// Only a bug reaches it; large enough for a sanitizer on a busy machine.
+inline constexpr std::chrono::seconds kHealthy{60};
+
+// Waits until `condition` holds; false, and the test fails, when it does not in time.
+bool Await(const std::string& what, const std::function<bool()>& condition,
+           std::chrono::seconds timeout = kHealthy);
+
+// What has been written to a file without a name.
+std::string ReadAll(int fd);
+
+}  // namespace engine::testing
 
 namespace engine {
 
@@ -39,10 +55,8 @@ class ProbeProcess {
   const std::string& output() const { return output_; }
 
  private:
-  bool ReadSome(int timeout_ms);
-
   int pid_ = -1;
-  int pipe_ = -1;
+  int file_ = -1;  // without a name
   std::string output_;
 };
 

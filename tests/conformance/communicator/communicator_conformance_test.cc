@@ -384,9 +384,9 @@ INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorConformance,
                          ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 2, kMaxWorld)),
                          NameOfWorlds);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOneRank,
-                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), kNameOfLibrary);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorPair,
-                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), NameOfLibrary);
+                         ::testing::ValuesIn(PluginPaths({COMMUNICATORS})), kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

@@ -227,8 +227,8 @@ TEST_P(CommunicatorOrder, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorFailure);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorOrder);
 const auto kLibraries = ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS}));
-INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure, kLibraries, NameOfLibrary);
-INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOrder, kLibraries, NameOfLibrary);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure, kLibraries, kNameOfLibrary);
+INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOrder, kLibraries, kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <thread>
 
@@ -247,13 +246,6 @@ int64_t MonotonicNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library) {
-  std::string name = library.param.substr(library.param.rfind('/') + 1);
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
-  return name;
-}
-
 std::vector<Worlds> WorldsOf(const std::vector<std::string>& paths, int least, int most) {
   std::vector<Worlds> all;
   for (const std::string& path : paths) all.push_back({path, least, most});
@@ -265,7 +257,7 @@ void PrintTo(const Worlds& worlds, std::ostream* out) {
 }
 
 std::string NameOfWorlds(const ::testing::TestParamInfo<Worlds>& worlds) {
-  return NameOfLibrary({worlds.param.path, worlds.index});
+  return NameOfLibrary(worlds.param.path);
 }
 
 std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,

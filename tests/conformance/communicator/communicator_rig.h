@@ -36,7 +36,6 @@ class World {
   static std::vector<Status> CreationErrors(const std::string& path, int present, int world_size,
                                             const OptionsOfRank& options);
 
-  bool ok() const { return !communicators_.empty(); }  // or the constructor has failed the test
   int size() const { return static_cast<int>(hosts_.size()); }
   Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
   MemoryHost& host(int rank) { return *hosts_[static_cast<size_t>(rank)]; }
@@ -131,9 +130,6 @@ int EndOf(pid_t process);
 
 // The clock of Work::started_ns.
 int64_t MonotonicNs();
-
-// "libengine_tcp_so", for the names of tests.
-std::string NameOfLibrary(const ::testing::TestParamInfo<std::string>& library);
 
 // A library and the sizes of the worlds that a test makes with it. Those of one rank are tests of
 // their own, OneRank/*: they need no more than one device.

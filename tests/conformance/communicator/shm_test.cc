@@ -123,17 +123,6 @@ RankProcess RankOf(const engine::testing::TempFolder& folder, int rank) {
           .options = {{"rendezvous_timeout_ms", "1500"}}};
 }
 
-TEST(ShmProcess, AStoppedRankIsATimeoutThatNamesIt) {
-  const engine::testing::TempFolder folder;
-  RankProcess alive = RankOf(folder, 0), stops = RankOf(folder, 1);
-  alive.timeout_ms = 500;
-  stops.signal = SIGSTOP;
-  const pid_t survivor = alive.Start(), stopped = stops.Start();
-  EXPECT_EQ(EndOf(survivor), static_cast<int>(StatusCode::kTimeout));
-  kill(stopped, SIGKILL);
-  EndOf(stopped);
-}
-
 std::set<std::string> FilesIn(const char* folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

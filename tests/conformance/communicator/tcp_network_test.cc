@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -275,31 +274,8 @@ TEST_P(OverTcp, ASlowLinkElsewhereIsNoFailure) {
   ExpectRightOnASlowLink(GetParam(), 3, 1500000, 1000000, 600);
 }
 
-// Whoever waits for whom: every rank names the one that is stopped.
-TEST_P(OverTcp, ARankThatIsStoppedIsNamedByAll) {
-  constexpr int kSize = 4;
-  const engine::testing::TempFolder folder;
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < kSize; ++rank) {
-    ranks.push_back(RankProcess{.path = GetParam(),
-                                .folder = folder.path(),
-                                .rank = rank,
-                                .size = kSize,
-                                .blames = 2,
-                                .timeout_ms = 2000,
-                                .signal = rank == 2 ? SIGSTOP : 0}
-                        .Start());
-  }
-  for (const int rank : {0, 1, 3}) {
-    EXPECT_EQ(EndOf(ranks[static_cast<size_t>(rank)]), static_cast<int>(StatusCode::kTimeout))
-        << "rank " << rank;
-  }
-  kill(ranks[2], SIGKILL);
-  EXPECT_EQ(EndOf(ranks[2]), 128 + SIGKILL);
-}
-
 INSTANTIATE_TEST_SUITE_P(Libraries, OverTcp, ::testing::ValuesIn(PluginPaths({TCP_PLUGINS})),
-                         NameOfLibrary);
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

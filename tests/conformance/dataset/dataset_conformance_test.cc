@@ -193,10 +193,7 @@ TEST_P(DatasetConformance, ThreadsMayAskAtTheSameTime) {
 INSTANTIATE_TEST_SUITE_P(Plugins, DatasetConformance,
                          ::testing::ValuesIn(PluginPaths({"cifar10", "mnist", "synthetic", "text",
                                                           "tokens"})),
-                         [](const auto& made) {
-                           const size_t begin = made.param.rfind("libengine_") + 10;
-                           return made.param.substr(begin, made.param.rfind('.') - begin);
-                         });
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

@@ -283,7 +283,7 @@ TEST_P(BatchNorm, NotANumberStaysInItsChannel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, BatchNorm, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

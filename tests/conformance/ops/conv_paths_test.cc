@@ -81,7 +81,7 @@ TEST_P(ConvPaths, LargePlanes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, ConvPaths, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

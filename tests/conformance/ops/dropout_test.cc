@@ -142,8 +142,7 @@ TEST_P(Dropout, WhatIsDroppedIsZeroWhateverItWas) {
   EXPECT_EQ(zeros + std::count_if(result.outputs[0].begin(), result.outputs[0].end(), is_nan), 64);
 }
 
-INSTANTIATE_TEST_SUITE_P(, Dropout, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+INSTANTIATE_TEST_SUITE_P(, Dropout, ::testing::ValuesIn(PluginPaths({"cpu_ops"})), kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

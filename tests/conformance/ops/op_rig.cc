@@ -1,7 +1,6 @@
 #include "tests/conformance/ops/op_rig.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -465,14 +464,6 @@ void ExpectNear(const std::vector<float>& got, const Values& want, double relati
     ASSERT_NEAR(static_cast<double>(got[i]), want[i], relative * largest + absolute)
         << what << ", element " << i;
   }
-}
-
-std::string LibraryName(const std::string& path) {
-  std::string name = path.substr(path.rfind('/') + 1);
-  name.erase(std::min(name.find('.'), name.size()));
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
 }
 
 }  // namespace engine::test

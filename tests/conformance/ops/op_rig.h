@@ -131,9 +131,6 @@ std::vector<RunResult> RunParts(const std::function<LoadedOps()>& load, const Op
 void ExpectNear(const std::vector<float>& got, const Values& want, double relative,
                 const std::string& what, double absolute = 0);
 
-// "libengine_x" of a path, as a part of a test's name.
-std::string LibraryName(const std::string& path);
-
 // What gradient memory holds before a call: element i.
 inline float Before(size_t i) {
   return 0.25f * static_cast<float>(i % 5) - 0.5f;

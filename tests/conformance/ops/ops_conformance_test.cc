@@ -397,7 +397,7 @@ TEST_P(OpConformance, InstancesOfSeveralRanksDoNotMeet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpConformance, ::testing::ValuesIn(Params()), [](const auto& test) {
-  return LibraryName(test.param.path) + "_" + test.param.op_case.name;
+  return NameOfLibrary(test.param.path) + "_" + test.param.op_case.name;
 });
 
 class OpLibraryConformance : public ::testing::TestWithParam<std::string> {};
@@ -431,7 +431,7 @@ TEST_P(OpLibraryConformance, AnOpThatItDoesNotHaveIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpLibraryConformance, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

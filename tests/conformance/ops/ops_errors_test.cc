@@ -159,8 +159,7 @@ TEST_P(OpErrors, TargetsThatAreNoClassAreBadData) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, OpErrors, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+INSTANTIATE_TEST_SUITE_P(, OpErrors, ::testing::ValuesIn(PluginPaths({"cpu_ops"})), kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

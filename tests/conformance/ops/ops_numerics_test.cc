@@ -106,7 +106,7 @@ TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpNumerics, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
-                         [](const auto& test) { return LibraryName(test.param); });
+                         kNameOfLibrary);
 
 }  // namespace
 }  // namespace engine::test

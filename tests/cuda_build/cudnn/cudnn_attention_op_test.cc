@@ -60,30 +60,22 @@ TEST(CudnnAttentionOp, BothPassesAreThoseOfOurKernels) {
   }
 }
 
-TEST(CudnnAttentionOp, OtherHeadSizesToo) {
-  const AttentionShape shape = {1, 20, 3, 32, true};
-  const CudnnResults cudnn = RunOp(shape, {});
-  EXPECT_EQ(cudnn.cudnn_runs, 2);
-  cudnn.ExpectNear(RunOp(shape, {.attention = "own"}));
-}
-
-// By default: the forward pass by cuDNN, and our own backward pass reads what it has saved.
-TEST(CudnnAttentionOp, DeterministicTakesOurBackwardPass) {
-  const CudnnResults mixed = RunOp(kShape, {.deterministic = true});
-  EXPECT_EQ(mixed.cudnn_runs, 1);
-  mixed.ExpectNear(RunOp(kShape, {.attention = "own"}));
-}
-
-TEST(CudnnAttentionOp, OurBackwardPassAddsToAGradient) {
-  const CudnnResults sum = RunOp(kShape, {.op = {.sum = true}});
-  EXPECT_EQ(sum.cudnn_runs, 1);
-  sum.ExpectNear(RunOp(kShape, {.attention = "own", .op = {.sum = true}}));
-}
-
-TEST(CudnnAttentionOp, ABatchThatIsNotFull) {
-  const CudnnResults cudnn = RunOp(kShape, {.op = {.samples = 2}});
-  EXPECT_EQ(cudnn.cudnn_runs, 2);
-  cudnn.ExpectNear(RunOp(kShape, {.attention = "own", .op = {.samples = 2}}));
+// Heads of another size; with our own backward pass, which reads what the forward pass by cuDNN has saved,
+// by default where runs must repeat and where it adds to a gradient; a batch that is not full.
+TEST(CudnnAttentionOp, PassesAreMixedWhereTheyMustBe) {
+  const struct {
+    AttentionShape shape;
+    Settings settings;
+    int cudnn_runs;
+  } cases[] = {{{1, 20, 3, 32, true}, {}, 2},
+               {kShape, {.deterministic = true}, 1},
+               {kShape, {.op = {.sum = true}}, 1},
+               {kShape, {.op = {.samples = 2}}, 2}};
+  for (const auto& one : cases) {
+    const CudnnResults cudnn = RunOp(one.shape, one.settings);
+    EXPECT_EQ(cudnn.cudnn_runs, one.cudnn_runs);
+    cudnn.ExpectNear(RunOp(one.shape, {.attention = "own", .op = one.settings.op}));
+  }
 }
 
 // cuDNN writes the numbers of the rows all the same, in front of its scratch.

@@ -14,6 +14,7 @@
 
 #include "kernels/attention.h"
 #include "tests/conformance/ops/reference_attention.h"
+#include "tests/emulated_cuda/device_array.h"
 
 namespace engine::cuda_ops::test {
 
@@ -43,38 +44,29 @@ Doubles ToDoubles(const std::vector<T>& values) {
   return doubles;
 }
 
-// Memory of the emulated device, with NaN in it, and behind it: what is written past the end shows.
+// Memory of the device, with NaN in it, and behind it: what is written past the end shows.
 template <typename T>
 class Array {
  public:
-  explicit Array(size_t size) : size_(size) {
-    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), Bytes()), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0xff, Bytes()), cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // other streams do not wait for it
-  }
-  explicit Array(const std::vector<T>& values) : Array(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-  ~Array() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
+  explicit Array(size_t size) : Array(std::vector<T>(size, Rounded<T>(NAN))) {}
+  explicit Array(std::vector<T> values) : size_(values.size()), memory_(WithGuard(&values)) {}
 
-  T* data() const { return data_; }
+  T* data() const { return memory_.data(); }
   std::vector<T> Read() const {
-    std::vector<T> values(size_ + kGuard);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, Bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+    std::vector<T> values = memory_.Read();
     for (size_t i = size_; i < values.size(); ++i) EXPECT_TRUE(std::isnan(Value(values[i])));
     values.resize(size_);
     return values;
   }
 
  private:
-  static constexpr size_t kGuard = 64;
-  size_t Bytes() const { return (size_ + kGuard) * sizeof(T); }
+  static const std::vector<T>& WithGuard(std::vector<T>* values) {
+    values->resize(values->size() + 64, Rounded<T>(NAN));
+    return *values;
+  }
 
-  T* data_ = nullptr;
   const size_t size_;
+  const emulated_cuda::Array<T> memory_;
 };
 
 inline size_t Size(int64_t count) {

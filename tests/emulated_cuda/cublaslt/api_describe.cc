@@ -12,61 +12,42 @@ using emulated_cuda::MatrixLayout;
 
 namespace {
 
-using Field = std::span<std::byte>;
+// Where an attribute lies in what is behind a handle. Attributes that are not listed are not offered.
+struct Field {
+  int attribute;
+  size_t offset, size_bytes;
+};
 
-template <typename T>
-Field Of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
+#define FIELD(attribute, type, member) \
+  { attribute, offsetof(type, member), sizeof(type::member) }
+constexpr Field kOfDescription[] = {
+    FIELD(CUBLASLT_MATMUL_DESC_TRANSA, MatmulDescription, transposed_a),
+    FIELD(CUBLASLT_MATMUL_DESC_TRANSB, MatmulDescription, transposed_b),
+    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE, MatmulDescription, epilogue),
+    FIELD(CUBLASLT_MATMUL_DESC_BIAS_POINTER, MatmulDescription, bias),
+    FIELD(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, MatmulDescription, bias_type),
+    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, MatmulDescription, aux),
+    FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, MatmulDescription, aux_ld),
+};
+constexpr Field kOfPreference[] = {
+    FIELD(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MatmulPreference, workspace_bytes),
+    FIELD(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, MatmulPreference, reductions),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, MatmulPreference, alignments[0]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, MatmulPreference, alignments[1]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, MatmulPreference, alignments[2]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, MatmulPreference, alignments[3]),
+};
+#undef FIELD
 
-// Empty for attributes that are not offered.
-Field Find(MatmulDescription& d, cublasLtMatmulDescAttributes_t attribute) {
-  switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-      return Of(d.transposed_a);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-      return Of(d.transposed_b);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return Of(d.epilogue);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      return Of(d.bias);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-      return Of(d.bias_type);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      return Of(d.aux);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      return Of(d.aux_ld);
-    default:
-      return {};
-  }
-}
-
-Field Find(MatmulPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute) {
-  switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-      return Of(preference.workspace_bytes);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-      return Of(preference.reductions);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      return Of(preference.alignments[0]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      return Of(preference.alignments[1]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      return Of(preference.alignments[2]);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return Of(preference.alignments[3]);
-    default:
-      return {};
-  }
-}
-
-template <typename T, typename Handle, typename Attribute>
-cublasStatus_t Set(Handle handle, Attribute attribute, const void* value, size_t size_bytes) {
+cublasStatus_t Set(std::span<const Field> fields, void* handle, int attribute, const void* value,
+                   size_t size_bytes) {
   if (!handle || !value) return CUBLAS_STATUS_INVALID_VALUE;
-  const Field field = Find(*reinterpret_cast<T*>(handle), attribute);
-  if (field.empty() || field.size() != size_bytes) return CUBLAS_STATUS_INVALID_VALUE;
-  std::memcpy(field.data(), value, size_bytes);
-  return CUBLAS_STATUS_SUCCESS;
+  for (const Field& field : fields) {
+    if (field.attribute != attribute || field.size_bytes != size_bytes) continue;
+    std::memcpy(static_cast<char*>(handle) + field.offset, value, size_bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 template <typename T, typename Handle>
@@ -97,7 +78,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t size_bytes) {
-  return Set<MatmulDescription>(handle, attribute, value, size_bytes);
+  return Set(kOfDescription, handle, attribute, value, size_bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType type,
@@ -122,5 +103,5 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t size_bytes) {
-  return Set<MatmulPreference>(handle, attribute, value, size_bytes);
+  return Set(kOfPreference, handle, attribute, value, size_bytes);
 }

@@ -34,7 +34,7 @@ class Kernel {
     block->BeginKernel(kernel_);
     const dim3& grid = kernel_.grid;
     std::vector<uint32_t> turns;
-    process.order.Fill(size_t{grid.x} * grid.y * grid.z, 0, &turns);
+    emulated_cuda::Fill(process.order, size_t{grid.x} * grid.y * grid.z, &turns);
     for (const uint32_t turn : turns) {
       block->Run({turn % grid.x, turn / grid.x % grid.y, turn / grid.x / grid.y});
     }

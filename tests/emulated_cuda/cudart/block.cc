@@ -81,7 +81,7 @@ float FromBf16(const unsigned char* bytes) {
 
 }  // namespace
 
-Block::Block(const Order& order)
+Block::Block(Order order)
     : order_(order),
       threads_(kMaxThreads),
       warps_(kMaxThreads / kWarpSize),
@@ -150,9 +150,7 @@ void Block::Run(const uint3& index) {
 
 void Block::Prepare(const uint3& index) {
   index_ = index;
-  const dim3& grid = kernel_->grid;
-  const uint64_t number = index.x + uint64_t{grid.x} * (index.y + uint64_t{grid.y} * index.z);
-  order_.Fill(count_, number, &turns_);
+  Fill(order_, count_, &turns_);
   for (uint32_t i = 0; i < count_; ++i) {
     Thread& thread = threads_[i];
     thread.view.block_index = index;

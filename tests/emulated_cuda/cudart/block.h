@@ -20,7 +20,7 @@ constexpr size_t kMaxSharedBytes = 227 << 10;
 
 class Block {
  public:
-  explicit Block(const Order& order);
+  explicit Block(Order order);
   ~Block();
 
   // Runs the block `index` of a kernel, whose shape is one that devices take, to its end. The

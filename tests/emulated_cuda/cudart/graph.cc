@@ -4,11 +4,11 @@
 
 namespace emulated_cuda {
 
-std::vector<std::shared_ptr<Task>> Graph::InOrder(const Order& order) const {
+std::vector<std::shared_ptr<Task>> Graph::InOrder(Order order) const {
   std::vector<std::shared_ptr<Task>> tasks;
   std::vector<bool> done(nodes.size(), false);
   std::vector<uint32_t> turns;
-  order.Fill(nodes.size(), 0, &turns);
+  Fill(order, nodes.size(), &turns);
   const auto is_ready = [&](uint32_t i) {
     return !done[i] && std::all_of(nodes[i].after.begin(), nodes[i].after.end(),
                                    [&](size_t before) { return done[before]; });

@@ -25,7 +25,7 @@ struct Graph {
 
   // One order that the dependencies allow, of those that `order` prefers: the earliest recorded
   // work first, or the latest.
-  std::vector<std::shared_ptr<Task>> InOrder(const Order& order) const;
+  std::vector<std::shared_ptr<Task>> InOrder(Order order) const;
   // The nodes that `tips` come after, and they themselves.
   std::set<size_t> Before(const std::vector<size_t>& tips) const;
 };

@@ -7,20 +7,13 @@
 
 namespace emulated_cuda {
 
-// EMULATED_CUDA_ORDER: "ascending" (the default), "descending" or "shuffled:<seed>". Anything else
-// ends the process with a sentence.
-class Order {
- public:
-  static Order FromEnvironment();
+enum class Order { kAscending, kDescending };
 
-  // The numbers from 0 to count - 1 in this order; `salt` makes shuffled ones different.
-  void Fill(size_t count, uint64_t salt, std::vector<uint32_t>* out) const;
+// EMULATED_CUDA_ORDER: "ascending" (the default) or "descending". Anything else ends the process with a
+// sentence.
+Order OrderFromEnvironment();
 
- private:
-  enum class Kind { kAscending, kDescending, kShuffled };
-
-  Kind kind_ = Kind::kAscending;
-  uint64_t seed_ = 0;
-};
+// The numbers from 0 to count - 1 in this order.
+void Fill(Order order, size_t count, std::vector<uint32_t>* out);
 
 }  // namespace emulated_cuda

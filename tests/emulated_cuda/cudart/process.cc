@@ -32,6 +32,12 @@ bool IsSticky(int error) {
          error == cudaErrorMisalignedAddress || error == cudaErrorLaunchFailure;
 }
 
+// The recording fails, and the call that was made in it.
+cudaError_t Spoil(Capture& capture, cudaError_t error) {
+  capture.failed = true;
+  return error;
+}
+
 thread_local cudaError_t t_last_error = cudaSuccess;
 
 __attribute__((destructor)) void BeforeExit() {
@@ -77,7 +83,7 @@ Process& Process::Get() {
 }
 
 Process::Process()
-    : order(Order::FromEnvironment()),
+    : order(OrderFromEnvironment()),
       device_count(DeviceCount()),
       faults(FaultText()),
       memory(device_count),
@@ -150,10 +156,7 @@ cudaError_t Process::Synchronize(cudaStream_t handle) {
     std::lock_guard lock(mutex_);
     const std::shared_ptr<CUstream_st> stream = FindLocked(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
-    if (stream->capture) {
-      stream->capture->failed = true;
-      return cudaErrorStreamCaptureUnsupported;
-    }
+    if (stream->capture) return Spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
     device = stream->device;
     point = stream->queue->PushPoint();
   }
@@ -178,10 +181,7 @@ cudaError_t Process::Query(cudaStream_t handle) {
   std::lock_guard lock(mutex_);
   const std::shared_ptr<CUstream_st> stream = FindLocked(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
-  if (stream->capture) {
-    stream->capture->failed = true;
-    return cudaErrorStreamCaptureUnsupported;
-  }
+  if (stream->capture) return Spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
   return stream->queue->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -206,11 +206,8 @@ cudaError_t Process::WaitEvent(cudaStream_t handle, cudaEvent_t event) {
   const std::shared_ptr<CUstream_st> stream = FindLocked(handle);
   if (!stream || !event) return cudaErrorInvalidResourceHandle;
   if (event->capture) return Join(*stream, *event);
-  if (stream->capture) {
-    // A recording cannot wait for what is outside of it.
-    stream->capture->failed = true;
-    return cudaErrorStreamCaptureIsolation;
-  }
+  // A recording cannot wait for what is outside of it.
+  if (stream->capture) return Spoil(*stream->capture, cudaErrorStreamCaptureIsolation);
   if (event->point) stream->queue->PushWait(event->point);
   return cudaSuccess;
 }
@@ -227,8 +224,7 @@ cudaError_t Process::PointOf(cudaEvent_t event, std::shared_ptr<Point>* out) {
 cudaError_t Process::Join(CUstream_st& stream, CUevent_st& event) {
   if (stream.capture && stream.capture != event.capture) {
     stream.capture->failed = true;
-    event.capture->failed = true;
-    return cudaErrorStreamCaptureMerge;
+    return Spoil(*event.capture, cudaErrorStreamCaptureMerge);
   }
   if (StreamsIn(*event.capture).empty()) return cudaErrorCapturedEvent;  // it has ended
   if (event.capture->failed) return cudaErrorStreamCaptureInvalidated;
@@ -271,10 +267,7 @@ cudaError_t Process::EndCapture(cudaStream_t handle, Graph* out) {
   if (!origin) return cudaErrorInvalidResourceHandle;
   const std::shared_ptr<Capture> capture = origin->capture;
   if (!capture) return cudaErrorIllegalState;
-  if (!origin->began_capture) {
-    capture->failed = true;
-    return cudaErrorStreamCaptureUnmatched;
-  }
+  if (!origin->began_capture) return Spoil(*capture, cudaErrorStreamCaptureUnmatched);
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
       capture->thread != std::this_thread::get_id()) {
     return cudaErrorStreamCaptureWrongThread;
@@ -311,8 +304,7 @@ cudaError_t Process::RefuseInCapture() {
     const bool mine = capture.thread == std::this_thread::get_id();
     if (capture.mode == cudaStreamCaptureModeGlobal ||
         (capture.mode == cudaStreamCaptureModeThreadLocal && mine)) {
-      capture.failed = true;
-      return cudaErrorStreamCaptureUnsupported;
+      return Spoil(capture, cudaErrorStreamCaptureUnsupported);
     }
   }
   return cudaSuccess;

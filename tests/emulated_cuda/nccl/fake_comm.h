@@ -91,7 +91,6 @@ struct ncclComm {
 
   // On the thread of a stream:
   void Run(const fake_nccl::Operation& operation);
-  bool Exchange(const fake_nccl::Operation& operation, const uint8_t* part, size_t bytes);
   bool Meet();
   bool AllThere(uint64_t round);
   void Unreference();

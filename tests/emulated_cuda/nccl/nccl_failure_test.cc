@@ -37,13 +37,12 @@ TEST(NcclCreation, WithoutAUsableLibraryOrConfigurationIsOneSentence) {
 
 TEST(NcclCreation, ThatNeverEndsIsGivenUpAtTheDeadline) {
   const Fault fault("init");
-  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const auto plugin = Must(PluginUnderTest::Load(kNcclPlugin));
   const auto hosts = MakeMemoryHosts(2);
   const auto start = Clock::now();
   RunRanks(2, [&](int rank) {
-    const auto created = plugin->Create<Communicator>(*hosts[static_cast<size_t>(rank)],
-                                                      {{"rendezvous_timeout_ms", "200"}});
+    const auto created = plugin.Create<Communicator>(*hosts[static_cast<size_t>(rank)],
+                                                     {{"rendezvous_timeout_ms", "200"}});
     ASSERT_FALSE(created.ok());
     EXPECT_EQ(created.status().code(), StatusCode::kRendezvous);
     EXPECT_THAT(created.status().message(),
@@ -53,14 +52,13 @@ TEST(NcclCreation, ThatNeverEndsIsGivenUpAtTheDeadline) {
 }
 
 TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
-  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const auto plugin = Must(PluginUnderTest::Load(kNcclPlugin));
   const auto hosts = MakeMemoryHosts(2);
   // Rank 1 was here with another version; NCCL would not come to an end.
   const std::string version = "22703";
   ASSERT_TRUE(
       hosts[1]->StoreSet("0/here/1", {reinterpret_cast<const uint8_t*>(version.data()), 5}).ok());
-  const auto created = plugin->Create<Communicator>(*hosts[0]);
+  const auto created = plugin.Create<Communicator>(*hosts[0]);
   ASSERT_FALSE(created.ok());
   EXPECT_EQ(created.status().code(), StatusCode::kPlugin);
   EXPECT_EQ(created.status().rank(), 1);
@@ -70,7 +68,6 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
 // A user may be steps ahead of the GPU.
 TEST(NcclFailure, ADeadlineBeginsWhenTheGpuComesToTheTransfer) {
   World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
     TestStream stream(rank);
     std::atomic<bool> gate{false};
@@ -152,7 +149,6 @@ TEST(NcclFailure, ACollectiveThatHangsOnTheGpuIsATimeout) {
 // A transfer behind the first may have the shorter deadline.
 TEST(NcclFailure, TheEarliestDeadlineCounts) {
   World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
   std::vector<float> data(10);
   Work* const patient = MustSubmit(world.rank(0), InPlace(data, 0, 60000));
   Work* const impatient = MustSubmit(world.rank(0), InPlace(data, 1, 200));
@@ -187,7 +183,6 @@ TEST(NcclFailure, AbortEndsATransferThatNcclOrTheUserKeeps) {
   for (const bool busy : {true, false}) {
     const Fault fault(busy ? "busy" : "");
     World world(kNcclPlugin, 2);
-    ASSERT_TRUE(world.ok());
     TestStream producer(0);
     std::atomic<bool> gate{busy};
     producer.Hold(&gate);

@@ -48,7 +48,6 @@ TEST(NcclMemory, SymmetricWindowsAreRegisteredByAllRanksTogether) {
 TEST(NcclMemory, ThatIsNotFreedGoesWithTheCommunicatorUnlessItWasAborted) {
   for (const bool aborted : {false, true}) {
     World world(kNcclPlugin, 1);
-    ASSERT_TRUE(world.ok());
     void* data = nullptr;
     ASSERT_TRUE(MemoryOf(world.rank(0))->Allocate(100, &data).ok());
     if (aborted) world.rank(0).Abort(Status::Error(StatusCode::kAborted, "no more"));
@@ -61,10 +60,9 @@ TEST(NcclMemory, ThatIsNotFreedGoesWithTheCommunicatorUnlessItWasAborted) {
 
 TEST(NcclMemory, WhereNcclGivesNoneTheRuntimeDoesAndTheLogSaysSo) {
   const Fault fault("memory");
-  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
+  const auto plugin = Must(PluginUnderTest::Load(kNcclPlugin));
   MemoryHost host({}, std::make_shared<MemoryStoreTable>());
-  const auto created = plugin->Create<Communicator>(host);
+  const auto created = plugin.Create<Communicator>(host);
   ASSERT_TRUE(created.ok()) << created.status().message();
   void* data = nullptr;
   ASSERT_TRUE(MemoryOf(**created)->Allocate(256, &data).ok());

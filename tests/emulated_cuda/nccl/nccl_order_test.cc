@@ -10,7 +10,6 @@ namespace {
 // WaitStream sees the sum. The host waits for nothing in between.
 TEST(NcclOrder, ATransferIsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
   World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
     TestStream producer(rank), consumer(rank);
     std::vector<float> data(1000, -1), seen(1000, -1);
@@ -43,7 +42,6 @@ TEST(NcclOrder, ATransferIsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
 // One of no elements moves nothing, but keeps its place.
 TEST(NcclOrder, AWorldOfOneCopiesInOrderToo) {
   World world(kNcclPlugin, 1);
-  ASSERT_TRUE(world.ok());
   TestStream producer(0), consumer(0);
   for (const size_t count : {0, 64}) {
     std::vector<float> send(count, -1), recv(count, -1), seen;
@@ -68,7 +66,6 @@ TEST(NcclOrder, AWorldOfOneCopiesInOrderToo) {
 
 TEST(NcclOrder, TransfersCallBackInTheOrderOfSubmission) {
   World world(kNcclPlugin, 3);
-  ASSERT_TRUE(world.ok());
   RunRanks(3, [&](int rank) {
     struct Ends {
       std::mutex mutex;
@@ -106,7 +103,6 @@ TEST(NcclOrder, TransfersCallBackInTheOrderOfSubmission) {
 
 TEST(NcclOrder, TheRootOfABroadcastNeedsNoPlaceToReceive) {
   World world(kNcclPlugin, 2);
-  ASSERT_TRUE(world.ok());
   RunRanks(2, [&](int rank) {
     std::vector<float> data(10, rank == 1 ? 5.0f : 0.0f);
     const Status status =

@@ -93,16 +93,13 @@ class Fault {
 
 // What Create of rank 0 in a world of one says.
 inline Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options) {
-  const auto plugin = PluginUnderTest::Load(kNcclPlugin);
-  if (!plugin.ok()) return plugin.status();
-  return plugin->Create<Communicator>(host, options).status();
+  return Must(PluginUnderTest::Load(kNcclPlugin)).Create<Communicator>(host, options).status();
 }
 
 // Runs body(world, rank) for all ranks of a world.
 template <typename Body>
 void OnRanks(int ranks, const OptionValues::Overrides& options, const Body& body) {
   World world(kNcclPlugin, ranks, options);
-  ASSERT_TRUE(world.ok());
   RunRanks(ranks, [&](int rank) { body(world, rank); });
 }
 template <typename Body>
