@@ -45,6 +45,16 @@ class CliTest : public ::testing::Test {
   Outcome RunConfig(const std::string& words) const { return Run("run run.pbtxt " + words); }
   std::string Read(const char* name) const { return ReadWhole(folder_ / name); }
 
+  // A checkpoint of a small gpt, of the text in text.txt.
+  void TrainOnText(const std::string& checkpoint) const {
+    folder_.Write("text.txt", std::string(400, 'x'));
+    Output(
+        RunConfig("-q --set data.text.path=text.txt --set data.text.context=8 --set "
+                  "model.gpt.width=16 --set model.gpt.layers=1 --set train.evaluate_every=-1 "
+                  "--set output.checkpoint=" +
+                  checkpoint));
+  }
+
   // The engine did what it was told; what it printed.
   std::string Output(const Outcome& outcome) const {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

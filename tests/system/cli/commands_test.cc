@@ -27,20 +27,12 @@ TEST_F(Commands, EveryCommandExplainsItself) {
   EXPECT_THAT(Output(Run("--version")), MatchesRegex("engine [0-9]+\\.[0-9]+\\.[0-9]+(.|\n)*"));
 }
 
-TEST_F(Commands, PluginsListsThoseOfThisBuildAndWhatCannotBeUsed) {
+TEST_F(Commands, PluginsAreListedAndDescribed) {
   folder_.Write("folder/libengine_broken.so", "no library");
-  const std::string list = Output(Run("plugins --plugin-path folder"));
-  for (const char* name : {"adamw", "clip_norm", "clip_value", "cpu_ops", "fifo_sched", "tcp",
-                           "null", "priority_sched", "sgd", "libengine_broken.so"}) {
-    EXPECT_THAT(list, HasSubstr(name));
-  }
-}
-
-TEST_F(Commands, PluginsDescribesOne) {
+  EXPECT_THAT(Output(Run("plugins --plugin-path folder")),
+              AllOf(HasSubstr("\ntcp "), HasSubstr("\nsgd "), HasSubstr("libengine_broken.so")));
   EXPECT_THAT(Output(Run("plugins tcp")),
-              AllOf(HasSubstr("communicator"), HasSubstr("libengine_tcp.so"),
-                    HasSubstr("io_threads"), HasSubstr("1 .. 16")));
-  EXPECT_THAT(Output(Run("plugins cpu_ops")), HasSubstr("layer_norm"));
+              AllOf(HasSubstr("libengine_tcp.so"), HasSubstr("io_threads"), HasSubstr("1 .. 16")));
 }
 
 TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {
@@ -50,6 +42,7 @@ TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {
                              HasSubstr("priority_sched"), Not(HasSubstr("\"fifo_sched\""))));
   folder_.Write("printed.pbtxt", printed);
   EXPECT_EQ(Output(Run("config check printed.pbtxt")), "printed.pbtxt: OK\n");
+  EXPECT_EQ(Output(Run("config check")), "built-in default: OK\n");
   // Once more, now that every value comes from the file: only the comments differ.
   const auto values = [](const std::string& text) {
     return std::regex_replace(text, std::regex(" *#[^\n]*"), "");
@@ -78,10 +71,6 @@ TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
   EXPECT_EQ(trained_with("-n 2 --plugins tcp"), "tcp");
   // A rank alone on its host.
   EXPECT_EQ(trained_with("", TorchrunRank(0, 1, 29555)), "shm");
-}
-
-TEST_F(Commands, ConfigCheckOfTheBuiltInDefault) {
-  EXPECT_EQ(Output(Run("config check")), "built-in default: OK\n");
 }
 
 TEST_F(Commands, QuietPrintsOnlyResults) {

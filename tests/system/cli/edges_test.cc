@@ -82,10 +82,7 @@ TEST_F(Edges, NobodyReadsItsMessages) {
 TEST_F(Edges, EvaluatingAndSamplingEndByTheFirstSignal) {
   Output(RunConfig("-q --set output.checkpoint=model.st"));
   ExpectEndsAtOnce("eval model.st --set data.synthetic.eval_samples=1000000000");
-  folder_.Write("text.txt", std::string(400, 'x'));
-  Output(
-      RunConfig("-q --set output.checkpoint=text.st --set data.text.path=text.txt "
-                "--set data.text.context=8 --set model.gpt.width=16"));
+  TrainOnText("text.st");
   ExpectEndsAtOnce("sample text.st --bytes 1000000");
 }
 

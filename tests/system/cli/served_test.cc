@@ -1,4 +1,5 @@
-// Runs with servers of their own, as processes: the command line, and members that die or stop.
+// Runs with servers of their own, as processes; tests/system/train/kill_matrix_test.cc has the members
+// that die or stop while all wait for each other.
 
 #include "tests/system/cli/cli_test.h"
 
@@ -10,12 +11,11 @@ using ::testing::HasSubstr;
 
 class Served : public CliTest {
  protected:
-  // A signal to member `index` of a run with `words`; the ranks are the first.
-  std::unique_ptr<EngineProcess> StartAndKill(const std::string& words, size_t index,
-                                              int signal = SIGKILL) {
+  // The end of member `index` of a run with `words`; the ranks are the first.
+  std::unique_ptr<EngineProcess> StartAndKill(const std::string& words, size_t index) {
     auto process = StartLongRun("--plugins zmq_ps,priority_sched " + words);
     members_ = process->Children();
-    kill(members_.at(index), signal);
+    kill(members_.at(index), SIGKILL);
     return process;
   }
   // That the run goes on, and stops when it is told to.
@@ -39,27 +39,13 @@ TEST_F(Served, TrainsWithServersOfTheirOwn) {
   }
 }
 
-TEST_F(Served, AKilledServerEndsTheRunAndIsNamedOnce) {
-  for (const std::string update : {"sync", "async"}) {
-    ExpectKilled(*StartAndKill("-n 2 --servers 2 --set zmq_ps.update=" + update, 3), "server 1");
-  }
-}
-
-TEST_F(Served, AKilledRankEndsARunThatWaitsForIt) {
-  ExpectKilled(*StartAndKill("-n 3 --servers 1", 1), "rank 1");
+TEST_F(Served, AKilledServerEndsAnAsynchronousRunAndIsNamedOnce) {
+  ExpectKilled(*StartAndKill("-n 2 --servers 2 --set zmq_ps.update=async", 3), "server 1");
 }
 
 // Its server, and the parameters there, are lost with it.
 TEST_F(Served, AKilledRankWithAServerInsideEndsAnAsynchronousRunToo) {
   ExpectKilled(*StartAndKill("-n 2 --set zmq_ps.update=async", 1), "rank 1");
-}
-
-TEST_F(Served, AStoppedServerIsNamed) {
-  auto process = StartAndKill(
-      "-n 2 --servers 2 --set zmq_ps.heartbeat_ms=100 --set zmq_ps.heartbeat_timeout_ms=600 "
-      "--set zmq_ps.lost_after_ms=500",
-      2, SIGSTOP);
-  EXPECT_THAT(Refusal(process->Wait(), 200), HasSubstr("server 0"));
 }
 
 // The ranks end when their launcher is silent, and tell the server that they leave: that is no

@@ -9,13 +9,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ServerFlags = CliTest;
 
-TEST_F(ServerFlags, HelpNamesThem) {
-  EXPECT_THAT(Run("run --help").out, AllOf(HasSubstr("--servers"), HasSubstr("--serve-at"),
-                                           HasSubstr("--key-file"), HasSubstr("--restarts")));
-  EXPECT_THAT(Run("serve --help").out, AllOf(HasSubstr("--index"), HasSubstr("--key-file"),
-                                             HasSubstr("--plugin-path"), HasSubstr("--wait")));
-}
-
 TEST_F(ServerFlags, WhatCannotBeServedIsRefused) {
   EXPECT_EQ(Run("serve 127.0.0.1:29400").exit_code, 2);
   ExpectRefused({

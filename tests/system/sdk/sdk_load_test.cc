@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/memory_host.h"
 
 namespace engine::test {
@@ -21,11 +22,10 @@ std::string ExamplePath(const std::string& name) {
 // By another compiler, unless that has sanitizers, of which two do not mix.
 TEST(OutOfTreePlugins, LoadAndDescribeThemselves) {
   for (const char* name : {"star_comm", "lifo_sched", "tanh_ops", "spirals", "two_heads"}) {
-    auto plugin = PluginUnderTest::Load(ExamplePath(name));
-    ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-    EXPECT_EQ(plugin->name(), name);
+    auto plugin = ValueOf(PluginUnderTest::Load(ExamplePath(name)));
+    EXPECT_EQ(plugin.name(), name);
     if (std::string(ENGINE_SDK_COMPILER) != "clang++") continue;
-    EXPECT_THAT(std::string(plugin->header().compiler.view()), HasSubstr("Clang"));
+    EXPECT_THAT(std::string(plugin.header().compiler.view()), HasSubstr("Clang"));
     EXPECT_THAT(__VERSION__, testing::Not(HasSubstr("Clang")));
   }
 }
@@ -44,15 +44,13 @@ TEST(OutOfTreePlugins, NeedNothingOfTheInstallationButHeadersAndCMakeFiles) {
 // y = 1.7159 tanh(2/3 x) and its gradient by central differences.
 TEST(TanhOps, ComputesScaledTanhAndItsGradient) {
   SingleHost host;
-  auto plugin = PluginUnderTest::Load(ExamplePath("tanh_ops"));
-  ASSERT_TRUE(plugin.ok()) << plugin.status().message();
-  ASSERT_EQ(plugin->ops().size(), 1u);
-  auto library = plugin->Create<OpLibrary>(host);
-  ASSERT_TRUE(library.ok()) << library.status().message();
-  EXPECT_EQ((*library)->device(), nullptr);
-  const OptionValues attributes(plugin->option_specs(), "scaled_tanh", {});
+  auto plugin = ValueOf(PluginUnderTest::Load(ExamplePath("tanh_ops")));
+  ASSERT_EQ(plugin.ops().size(), 1u);
+  auto library = ValueOf(plugin.Create<OpLibrary>(host));
+  EXPECT_EQ(library->device(), nullptr);
+  const OptionValues attributes(plugin.option_specs(), "scaled_tanh", {});
   Op* made = nullptr;
-  ASSERT_TRUE((*library)->CreateOp("scaled_tanh", attributes.options(), &made).ok());
+  ASSERT_TRUE(library->CreateOp("scaled_tanh", attributes.options(), &made).ok());
   const std::unique_ptr<Op> op(made);
 
   OpSignature signature;

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "app/config/engine.pb.h"
+#include "tests/support/expect_status.h"
 #include "tests/unit/config/config_fixture.h"
 
 namespace engine::config {
@@ -33,11 +35,10 @@ const plugin::OwnedOption& Option(const std::vector<plugin::OwnedOption>& option
 }
 
 TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
-  const auto config = Load(Good());
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->run().train.length.steps, 10);
-  EXPECT_EQ(config->run().train.learning_rate.base, 0.001);
-  const plugin::PluginSelection& plugins = config->plugins();
+  const auto config = ValueOf(Load(Good()));
+  EXPECT_EQ(config.run().train.length.steps, 10);
+  EXPECT_EQ(config.run().train.learning_rate.base, 0.001);
+  const plugin::PluginSelection& plugins = config.plugins();
   EXPECT_EQ(plugins.model.entry.name, "mlp");
   EXPECT_THAT(Option(plugins.model.options, "hidden").integers, ElementsAre(16, 8));
   EXPECT_EQ(Option(plugins.model.options, "activation").string, "relu");
@@ -58,11 +59,10 @@ TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
 }
 
 TEST_F(ConfigTest, ReadsOptionsOfEachType) {
-  const auto config = Load(Good() +
-                           "test_sched { credit: 0x10 share: 1 merge: false order: \"priority\"\n"
-                           "  label: 'grüße \"you\"' }\n");
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  const auto& options = config->plugins().scheduler.options;
+  const auto config =
+      ValueOf(Load(Good() + "test_sched { credit: 0x10 share: 1 merge: false order: \"priority\"\n"
+                            "  label: 'grüße \"you\"' }\n"));
+  const auto& options = config.plugins().scheduler.options;
   EXPECT_EQ(Option(options, "credit").integer, 16);
   EXPECT_EQ(Option(options, "share").number, 1);
   EXPECT_EQ(Option(options, "merge").integer, 0);
@@ -71,17 +71,16 @@ TEST_F(ConfigTest, ReadsOptionsOfEachType) {
 }
 
 TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
-  const auto config = Load(Net(R"(
+  const auto config = ValueOf(Load(Net(R"(
     layer { linear { units: 64 } name: "first" trainable: false priority: 3 }
     layer { residual {
       layer { swish { beta: 2 } }
       layer { residual { layer { linear { units: 64 bias: false } } } }
     } shortcut { layer { relu {} } } }
     layer { flatten {} })"),
-                           {}, {"extra_ops"});
-  ASSERT_TRUE(config.ok()) << config.status().message();
+                                   {}, {"extra_ops"}));
   // As a model plugin sees them.
-  const std::vector<LayerSpec>& layers = *Option(config->plugins().model.options, "layer").layers;
+  const std::vector<LayerSpec>& layers = *Option(config.plugins().model.options, "layer").layers;
   ASSERT_EQ(layers.size(), 3u);
   EXPECT_EQ(layers[0].op, "linear");
   EXPECT_EQ(layers[0].name, "first");
@@ -102,17 +101,16 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
 }
 
 TEST_F(ConfigTest, PluginsOfTheCommandLineReplaceTheirRole) {
-  const auto config = Load(Good(), {}, {"other_comm", "test_hook", "extra_ops", "plain_opt"});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_THAT(Plugins(*config), ElementsAre("other_comm", "test_sched", "plain_opt", "test_ops",
-                                            "test_hook", "extra_ops"));
-  EXPECT_EQ(config->plugins().communicator.entry.name, "other_comm");
-  EXPECT_EQ(config->plugins().hooks.at(0).entry.name, "test_hook");
-  EXPECT_EQ(config->plugins().ops.at(1).entry.name, "extra_ops");
+  const auto config =
+      ValueOf(Load(Good(), {}, {"other_comm", "test_hook", "extra_ops", "plain_opt"}));
+  EXPECT_THAT(Plugins(config), ElementsAre("other_comm", "test_sched", "plain_opt", "test_ops",
+                                           "test_hook", "extra_ops"));
+  EXPECT_EQ(config.plugins().communicator.entry.name, "other_comm");
+  EXPECT_EQ(config.plugins().hooks.at(0).entry.name, "test_hook");
+  EXPECT_EQ(config.plugins().ops.at(1).entry.name, "extra_ops");
   // The same again changes nothing.
-  const auto again = Load(Good(), {}, {"other_comm", "other_comm", "test_sched"});
-  ASSERT_TRUE(again.ok()) << again.status().message();
-  EXPECT_EQ(Plugins(*again).size(), 4u);
+  const auto again = ValueOf(Load(Good(), {}, {"other_comm", "other_comm", "test_sched"}));
+  EXPECT_EQ(Plugins(again).size(), 4u);
 }
 
 TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
@@ -125,10 +123,9 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
   };
   std::string unnamed = Good();
   unnamed.erase(unnamed.find("\"test_comm\", "), std::strlen("\"test_comm\", "));
-  const auto filled = load(unnamed, {});
-  ASSERT_TRUE(filled.ok()) << filled.status().message();
-  EXPECT_EQ(filled->plugins().communicator.entry.name, "other_comm");
-  EXPECT_THAT(filled->Print(true), HasSubstr("# default\n"));
+  const auto filled = ValueOf(load(unnamed, {}));
+  EXPECT_EQ(filled.plugins().communicator.entry.name, "other_comm");
+  EXPECT_THAT(filled.Print(true), HasSubstr("# default\n"));
   EXPECT_EQ(load(Good(), {})->plugins().communicator.entry.name, "test_comm");
   EXPECT_EQ(load(unnamed, {"test_comm"})->plugins().communicator.entry.name, "test_comm");
   EXPECT_FALSE(Load(unnamed).ok());
@@ -137,10 +134,9 @@ TEST_F(ConfigTest, DefaultsFillRolesThatNobodyFills) {
 TEST_F(ConfigTest, APluginMayBeAFile) {
   plugin::PluginFolder folder;
   folder.Add("other_sched");
-  const auto config = Load(Good(), {}, {folder.File("other_sched")});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->plugins().scheduler.entry.path, folder.File("other_sched"));
-  EXPECT_THAT(config->Print(false), HasSubstr("plugins: \"" + folder.File("other_sched") + "\""));
+  const auto config = ValueOf(Load(Good(), {}, {folder.File("other_sched")}));
+  EXPECT_EQ(config.plugins().scheduler.entry.path, folder.File("other_sched"));
+  EXPECT_THAT(config.Print(false), HasSubstr("plugins: \"" + folder.File("other_sched") + "\""));
 }
 
 TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
@@ -153,31 +149,27 @@ TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
   ConfigRequest relative = request;
   const std::string name = std::filesystem::path(folder.path()).filename();
   relative.text.replace(relative.text.find("here"), 4, name);
-  const auto config = Config::Load(relative);
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->plugins().scheduler.entry.path, folder.File("test_sched"));
-  EXPECT_EQ(config->catalog().folders().front(), folder.path());
-  const auto by_flag = Load(Good(), {"plugin_path=" + folder.path()});
-  ASSERT_TRUE(by_flag.ok()) << by_flag.status().message();
-  EXPECT_EQ(by_flag->plugins().scheduler.entry.path, folder.File("test_sched"));
+  const auto config = ValueOf(Config::Load(relative));
+  EXPECT_EQ(config.plugins().scheduler.entry.path, folder.File("test_sched"));
+  EXPECT_EQ(config.catalog().folders().front(), folder.path());
+  const auto by_flag = ValueOf(Load(Good(), {"plugin_path=" + folder.path()}));
+  EXPECT_EQ(by_flag.plugins().scheduler.entry.path, folder.File("test_sched"));
 }
 
 TEST_F(ConfigTest, OptionsOfPluginsThatAreNotChosenAreKept) {
-  const auto config = Load(Good(), {}, {"plain_opt"});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_THAT(config->Print(true), HasSubstr("# run.pbtxt:6, not used"));
-  EXPECT_THAT(config->Print(false), Not(HasSubstr("beta1")));
+  const auto config = ValueOf(Load(Good(), {}, {"plain_opt"}));
+  EXPECT_THAT(config.Print(true), HasSubstr("# run.pbtxt:6, not used"));
+  EXPECT_THAT(config.Print(false), Not(HasSubstr("beta1")));
 }
 
 TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
-  const auto config =
+  const auto config = ValueOf(
       Load(Good(),
            {"train.epochs=2.5", "train.batch_per_rank=4", "seed=7", "test_opt.beta1=0.5",
             "data.shuffle=false", "model.mlp.hidden=3,4,5", "train.learning_rate.schedule=cosine",
             "output.checkpoint=a b.safetensors", "output.metrics=\"quoted\"", "seed=8",
-            "plugins=extra_ops,test_comm,other_sched,plain_opt,test_ops"});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  const train::RunConfig& run = config->run();
+            "plugins=extra_ops,test_comm,other_sched,plain_opt,test_ops"}));
+  const train::RunConfig& run = config.run();
   EXPECT_FALSE(run.train.length.steps);
   EXPECT_EQ(run.train.length.epochs, 2.5);
   EXPECT_FALSE(run.train.global_batch);
@@ -185,10 +177,10 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
   EXPECT_FALSE(run.data.shuffle);
   EXPECT_THAT(Option(run.plugins.model.options, "hidden").integers, ElementsAre(3, 4, 5));
   EXPECT_EQ(run.train.learning_rate.schedule, train::LearningRate::Schedule::kCosine);
-  EXPECT_EQ(config->output().checkpoint, "a b.safetensors");
-  EXPECT_EQ(config->output().metrics, "quoted");
-  EXPECT_EQ(config->plugins().optimizer.entry.name, "plain_opt");
-  EXPECT_EQ(config->plugins().ops.at(0).entry.name, "test_ops") << "the device comes first";
+  EXPECT_EQ(config.output().checkpoint, "a b.safetensors");
+  EXPECT_EQ(config.output().metrics, "quoted");
+  EXPECT_EQ(config.plugins().optimizer.entry.name, "plain_opt");
+  EXPECT_EQ(config.plugins().ops.at(0).entry.name, "test_ops") << "the device comes first";
 }
 
 TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
@@ -207,85 +199,42 @@ TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
 }
 
 TEST_F(ConfigTest, AnOverrideMayChooseAnotherKind) {
-  const auto config = Load(Good(), {"model.gpt.width=64", "data.text.path=."});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->plugins().model.entry.name, "gpt");
-  EXPECT_EQ(config->plugins().dataset.entry.name, "text");
-  EXPECT_EQ(Option(config->plugins().dataset.options, "path").string, ".");
+  const auto config = ValueOf(Load(Good(), {"model.gpt.width=64", "data.text.path=."}));
+  EXPECT_EQ(config.plugins().model.entry.name, "gpt");
+  EXPECT_EQ(config.plugins().dataset.entry.name, "text");
+  EXPECT_EQ(Option(config.plugins().dataset.options, "path").string, ".");
+}
+
+// The keys below a block of engine.proto that have defaults.
+void ExpectKeys(const google::protobuf::Descriptor& block, const std::string& printed) {
+  for (int i = 0; i < block.field_count(); ++i) {
+    const auto* key = block.field(i);
+    if (key->has_default_value()) {
+      EXPECT_THAT(printed, HasSubstr(key->name() + ": "));
+    }
+    if (key->message_type() && !key->is_repeated()) ExpectKeys(*key->message_type(), printed);
+  }
 }
 
 TEST_F(ConfigTest, PrintsEveryValueAndItsOrigin) {
-  const auto config = Load(Good(), {"train.learning_rate.base=0.5"}, {"other_comm"});
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->Print(true), R"(seed: 1                                   # default
-model {
-  mlp {
-    hidden: 16                            # run.pbtxt:1
-    hidden: 8                             # run.pbtxt:1
-    activation: "relu"                    # default
-    loss: "softmax_cross_entropy"         # default
+  const auto config = ValueOf(Load(Good(), {"train.learning_rate.base=0.5"}, {"other_comm"}));
+  const std::string printed = config.Print(true);
+  EXPECT_THAT(printed, ::testing::MatchesRegex(
+                           "( *[a-z_0-9]+ \\{\n| *\\}\n| *[a-z_0-9]+: [^\n]+  # [^\n]+\n)+"));
+  ExpectKeys(*proto::Config::descriptor(), printed);
+  for (const char* lines :
+       {"seed: 1                                   # default\n",
+        "model {\n  mlp {\n    hidden: 16                            # run.pbtxt:1\n"
+        "    hidden: 8                             # run.pbtxt:1\n"
+        "    activation: \"relu\"                    # default\n",
+        "    eval_samples: 256                     # default\n    classes: 10 ",
+        "    base: 0.5                             # --set\n",
+        "plugins: \"other_comm\"                     # --plugins\n"
+        "plugins: \"test_sched\"                     # run.pbtxt:4\n",
+        "test_opt {\n  beta1: 0.9                              # default\n"
+        "  state_bits: 32                          # run.pbtxt:6\n}\n"}) {
+    EXPECT_THAT(printed, HasSubstr(lines));
   }
-}
-data {
-  shuffle: true                           # default
-  prefetch: 2                             # default
-  augment {
-    crop_padding: 0                       # default
-    flip: false                           # default
-  }
-  synthetic {
-    samples: 1024                         # default
-    eval_samples: 256                     # default
-    classes: 10                           # default
-  }
-}
-train {
-  steps: 10                               # run.pbtxt:3
-  global_batch: 8                         # run.pbtxt:3
-  learning_rate {
-    base: 0.5                             # --set
-    schedule: CONSTANT                    # default
-    warmup_steps: 0                       # default
-    final_ratio: 0.1                      # default
-  }
-  evaluate_every: 0                       # default
-  evaluate_samples: 0                     # default
-  checkpoint_every: 0                     # default
-  check_ranks_every: 100                  # default
-  shard_optimizer: false                  # default
-  sparse_pull: false                      # default
-  micro_batches: 1                        # default
-  loss_scale: 1                           # default
-  record_steps: false                     # default
-}
-communication {
-  timeout_ms: 30000                       # default
-  rendezvous_timeout_ms: 30000            # default
-}
-output {
-  keep_checkpoints: 1                     # default
-  sample_bytes: 0                         # default
-  trace_spans: 65536                      # default
-}
-plugins: "other_comm"                     # --plugins
-plugins: "test_sched"                     # run.pbtxt:4
-plugins: "test_opt"                       # run.pbtxt:5
-plugins: "test_ops"                       # run.pbtxt:5
-test_sched {
-  credit: 4                               # default
-  share: 0.5                              # default
-  merge: true                             # default
-  order: "ready"                          # default
-  label: ""                               # default
-}
-test_opt {
-  beta1: 0.9                              # default
-  state_bits: 32                          # run.pbtxt:6
-}
-test_ops {
-  threads: 0                              # default
-}
-)");
 }
 
 TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
@@ -293,16 +242,15 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
     layer { name: "a\"\n\t" linear { units: 64 } }
     layer { residual { layer { swish { beta: 0.1 } } } })");
   for (const std::string& text : {Good(), net}) {
-    const auto config = Load(text, {"train.learning_rate.base=1e-300"}, {"extra_ops", "test_hook"});
-    ASSERT_TRUE(config.ok()) << config.status().message();
+    const auto config =
+        ValueOf(Load(text, {"train.learning_rate.base=1e-300"}, {"extra_ops", "test_hook"}));
     for (const bool origins : {false, true}) {
-      const auto again = Load(config->Print(origins));
-      ASSERT_TRUE(again.ok()) << again.status().message();
-      EXPECT_EQ(again->Print(false), config->Print(false));
-      EXPECT_EQ(again->run().train.learning_rate.base, 1e-300);
-      EXPECT_EQ(again->plugins().model.entry.name, config->plugins().model.entry.name);
-      if (again->plugins().model.entry.name != "net") continue;
-      const auto& list = *Option(again->plugins().model.options, "layer").layers;
+      const auto again = ValueOf(Load(config.Print(origins)));
+      EXPECT_EQ(again.Print(false), config.Print(false));
+      EXPECT_EQ(again.run().train.learning_rate.base, 1e-300);
+      EXPECT_EQ(again.plugins().model.entry.name, config.plugins().model.entry.name);
+      if (again.plugins().model.entry.name != "net") continue;
+      const auto& list = *Option(again.plugins().model.options, "layer").layers;
       EXPECT_EQ(list.size(), 2u);
       EXPECT_EQ(list[0].name, "a\"\n\t");
     }
@@ -337,12 +285,11 @@ TEST_F(ConfigTest, DataChoosesNeitherLibrariesNorFilesToWrite) {
   request.text = std::string(kModel) + kRun + "test_opt { state_bits: 32 } " + others +
                  "plugins: \"" + file +
                  "\" output { checkpoint: \"a\" metrics: \"b\" trace: \"c\" }";
-  const auto config = Config::Load(request);
-  ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->plugins().scheduler.entry.path, file) << "the user names it";
-  EXPECT_EQ(config->output().checkpoint + config->output().metrics, "");
-  EXPECT_EQ(config->output().trace, "mine.json");
-  EXPECT_THAT(config->output().dropped, ElementsAre("output.checkpoint", "output.metrics"));
+  const auto config = ValueOf(Config::Load(request));
+  EXPECT_EQ(config.plugins().scheduler.entry.path, file) << "the user names it";
+  EXPECT_EQ(config.output().checkpoint + config.output().metrics, "");
+  EXPECT_EQ(config.output().trace, "mine.json");
+  EXPECT_THAT(config.output().dropped, ElementsAre("output.checkpoint", "output.metrics"));
 }
 
 }  // namespace

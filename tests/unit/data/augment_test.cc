@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/data/batch_loader.h"
+#include "tests/support/expect_status.h"
 
 namespace engine {
 namespace {
@@ -66,9 +67,7 @@ Image Get(const Dataset& dataset, uint64_t epoch, int64_t index, Split split = S
 }
 
 std::unique_ptr<Dataset> Augmented(const data::AugmentOptions& options) {
-  auto made = data::AugmentImages(std::make_unique<Distinct>(), options);
-  EXPECT_TRUE(made.ok()) << made.status().message();
-  return std::move(*made);
+  return ValueOf(data::AugmentImages(std::make_unique<Distinct>(), options));
 }
 
 // The definition: pixel (r, c) is that at (r + down, c + right), zero outside, then mirrored.
@@ -178,12 +177,11 @@ std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_
                                                   int64_t from, int64_t to, int32_t prefetch) {
   std::map<std::pair<int64_t, int32_t>, Image> seen;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    auto loader = data::LoadBatches(
+    const auto loader = ValueOf(data::LoadBatches(
         dataset, {.global_batch = 15, .rank = rank, .world_size = ranks, .first_step = from},
-        {.seed = 2, .prefetch = prefetch});
-    EXPECT_TRUE(loader.ok()) << loader.status().message();
+        {.seed = 2, .prefetch = prefetch}));
     for (int64_t step = from; step < to; ++step) {
-      const train::Batch* batch = *(*loader)->Next();
+      const train::Batch* batch = *loader->Next();
       const float* pixels = static_cast<const float*>(batch->input);
       const int64_t count = dataset.info().inputs[0].shape.Count();
       for (int64_t i = 0; i < batch->samples; ++i, pixels += count) {
@@ -214,17 +212,15 @@ TEST(Augment, OnlyWhatIsTrainedOn) {
 }
 
 TEST(Augment, WhatItCannotChangeIsRefused) {
-  const auto refusal = [](Shape shape, int32_t padding,
-                          TensorContent content = TensorContent::kImage) {
-    const Status status =
-        data::AugmentImages(std::make_unique<Distinct>(shape, content), {.crop_padding = padding})
-            .status();
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
-    return std::string(status.message());
+  const auto made = [](int32_t padding, TensorContent content = TensorContent::kImage) {
+    return data::AugmentImages(std::make_unique<Distinct>(Shape{2, 5, 7}, content),
+                               {.crop_padding = padding});
   };
-  EXPECT_THAT(refusal({2, 5, 7}, 1, TensorContent::kNumbers), HasSubstr("distinct has none"));
-  EXPECT_THAT(refusal({2, 5, 7}, 5), HasSubstr("crop_padding is 5; for images of 5 x 7"));
-  EXPECT_THAT(refusal({2, 5, 7}, -1), HasSubstr("must be 0 to 4"));
+  EXPECT_THAT(made(1, TensorContent::kNumbers),
+              FailsWith(StatusCode::kConfig, HasSubstr("distinct has none")));
+  EXPECT_THAT(made(5),
+              FailsWith(StatusCode::kConfig, HasSubstr("crop_padding is 5; for images of 5 x 7")));
+  EXPECT_THAT(made(-1), FailsWith(StatusCode::kConfig, HasSubstr("must be 0 to 4")));
 }
 
 }  // namespace

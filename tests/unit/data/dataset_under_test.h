@@ -11,6 +11,7 @@
 
 #include "engine/dataset.h"
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::testing {
@@ -62,24 +63,15 @@ inline Result<OpenedDataset> OpenDataset(const std::string& plugin, const Datase
   return opened;
 }
 
-inline OpenedDataset OpenOrFail(const std::string& plugin, const DatasetOptions& options,
-                                uint64_t seed = 1) {
-  auto opened = OpenDataset(plugin, options, seed);
-  EXPECT_TRUE(opened.ok()) << opened.status().message();
-  return opened.ok() ? std::move(*opened) : OpenedDataset{};
-}
-
 // Of one plugin, whose files a test writes.
 class DatasetTest : public ::testing::Test {
  protected:
   explicit DatasetTest(const char* plugin) : plugin_(plugin) {}
 
-  OpenedDataset Open(uint64_t seed = 1) { return OpenOrFail(plugin_, options_, seed); }
+  OpenedDataset Open(uint64_t seed = 1) { return ValueOf(OpenDataset(plugin_, options_, seed)); }
 
   void ExpectError(StatusCode code, const ::testing::Matcher<std::string>& reason) {
-    const Status status = OpenDataset(plugin_, options_).status();
-    EXPECT_EQ(status.code(), code);
-    EXPECT_THAT(status.message(), reason);
+    EXPECT_THAT(OpenDataset(plugin_, options_), FailsWith(code, reason));
   }
 
   const std::string plugin_;

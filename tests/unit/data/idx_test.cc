@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/idx_bytes.h"
 
@@ -32,11 +33,10 @@ void ExpectBad(const std::string& path, int32_t dimensions, const std::string& r
 TEST(Idx, ReadsPlainAndGzipByContent) {
   TempFolder folder;
   for (const std::string& content : {IdxImages(3), Gzip(IdxImages(3))}) {
-    const auto array = ReadIdx(folder.Write("images", content), 3);
-    ASSERT_TRUE(array.ok()) << array.status().message();
-    EXPECT_TRUE((*array).shape == (Shape{3, 2, 3}));
-    EXPECT_THAT((*array).values, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15,
-                                                        20, 21, 22, 23, 24, 25));
+    const auto array = ValueOf(ReadIdx(folder.Write("images", content), 3));
+    EXPECT_TRUE(array.shape == (Shape{3, 2, 3}));
+    EXPECT_THAT(array.values, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 20,
+                                                     21, 22, 23, 24, 25));
   }
 }
 
@@ -45,9 +45,8 @@ TEST(Idx, ReadsMoreThanOneChunk) {
   std::vector<uint8_t> values;
   for (int i = 0; i < 2 * 750 * 800; ++i) values.push_back(static_cast<uint8_t>(i % 251));
   const std::string content = IdxHeader({2, 750, 800}) + std::string(values.begin(), values.end());
-  const auto array = ReadIdx(folder.Write("images", content), 3);
-  ASSERT_TRUE(array.ok()) << array.status().message();
-  EXPECT_TRUE((*array).values == values);
+  const auto array = ValueOf(ReadIdx(folder.Write("images", content), 3));
+  EXPECT_TRUE(array.values == values);
 }
 
 TEST(Idx, EveryTruncationIsRefused) {

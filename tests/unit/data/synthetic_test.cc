@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/expect_status.h"
 #include "tests/unit/data/dataset_under_test.h"
 
 namespace engine {
@@ -30,7 +31,7 @@ Samples All(const SplitView& dataset) {
 }
 
 OpenedDataset Open(const testing::DatasetOptions& options, uint64_t seed = 1) {
-  return testing::OpenOrFail("synthetic", options, seed);
+  return ValueOf(testing::OpenDataset("synthetic", options, seed));
 }
 
 TEST(Synthetic, IsAFunctionOfTheSeed) {
@@ -107,9 +108,8 @@ TEST(Synthetic, TheRuleCanBeLearned) {
 
 TEST(Synthetic, ShapesThatMakeNoSense) {
   for (const char* shape : {"1,1,1,1,1,1", "1073741824,1073741824"}) {
-    const Status status = testing::OpenDataset("synthetic", {{"shape", shape}}).status();
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
-    EXPECT_THAT(status.message(), ::testing::HasSubstr("data.synthetic.shape"));
+    EXPECT_THAT(testing::OpenDataset("synthetic", {{"shape", shape}}),
+                FailsWith(StatusCode::kConfig, ::testing::HasSubstr("data.synthetic.shape")));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plugins/text/text_files.h"
+#include "tests/support/expect_status.h"
 #include "tests/unit/data/dataset_under_test.h"
 
 namespace engine {
@@ -43,7 +44,6 @@ TEST_F(Text, HoldsOutTheEndOfEveryFile) {
   options_["context"] = "2";
   options_["holdout"] = "0.2";
   const OpenedDataset pair = Open();
-  ASSERT_TRUE(pair.train);
   for (const SampleTensor& tensor : {pair.train->input(), pair.train->target()}) {
     EXPECT_EQ(tensor.classes, 256);
     EXPECT_EQ(tensor.dtype, DType::kInt32);
@@ -109,7 +109,6 @@ TEST_F(Text, APointIsTheCurrentFolder) {
   options_["path"] = ".";
   const OpenedDataset pair = Open();
   std::filesystem::current_path(before);
-  ASSERT_TRUE(pair.train);
   EXPECT_EQ(pair.train->size(), (1800 - 64) / 64);
 }
 
@@ -126,14 +125,13 @@ TEST_F(Text, TheDigestTellsWhetherRanksReadTheSame) {
 
 TEST_F(Text, SaysWhatASampleIsBeforeItIsOpened) {
   test::SingleHost host;
-  const auto library = test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]);
-  ASSERT_TRUE(library.ok()) << library.status().message();
-  const auto made = library->Create<Dataset>(host, {{"path", "/not/there"}, {"context", "7"}});
-  ASSERT_TRUE(made.ok()) << made.status().message();
-  EXPECT_TRUE((*made)->info().inputs[0].shape == Shape{7});
-  EXPECT_EQ((*made)->info().train_samples, 0);
-  EXPECT_EQ((*made)->Open(1).code(), StatusCode::kMissingInput);
-  EXPECT_EQ(library->Create<Dataset>(host, {{"path", "x"}, {"holdout", "1"}}).status().code(),
+  const auto library = ValueOf(test::PluginUnderTest::Load(test::PluginPaths({"text"})[0]));
+  const auto made =
+      ValueOf(library.Create<Dataset>(host, {{"path", "/not/there"}, {"context", "7"}}));
+  EXPECT_TRUE(made->info().inputs[0].shape == Shape{7});
+  EXPECT_EQ(made->info().train_samples, 0);
+  EXPECT_EQ(made->Open(1).code(), StatusCode::kMissingInput);
+  EXPECT_EQ(library.Create<Dataset>(host, {{"path", "x"}, {"holdout", "1"}}).status().code(),
             StatusCode::kConfig);
 }
 
@@ -157,29 +155,25 @@ TEST(TextFiles, AreThoseOfTheFolderThatHoldText) {
   std::filesystem::create_symlink(folder / "z", folder / "link_in");
   std::filesystem::create_directory_symlink(folder.path(), folder / "cycle");
 
-  const auto contents = ReadTextFiles(folder.path());
-  ASSERT_TRUE(contents.ok()) << contents.status().message();
-  EXPECT_THAT(*contents, ElementsAre("first", "second", "third, and no folder", "last"));
+  const auto contents = ValueOf(ReadTextFiles(folder.path()));
+  EXPECT_THAT(contents, ElementsAre("first", "second", "third, and no folder", "last"));
 }
 
 TEST(TextFiles, AFileThatIsNamedIsReadWhateverItHolds) {
   TempFolder folder;
   const std::string binary("\x00\xff", 2);
-  const auto contents = ReadTextFiles(folder.Write(".binary", binary));
-  ASSERT_TRUE(contents.ok());
-  EXPECT_THAT(*contents, ElementsAre(binary));
+  const auto contents = ValueOf(ReadTextFiles(folder.Write(".binary", binary)));
+  EXPECT_THAT(contents, ElementsAre(binary));
   std::filesystem::create_symlink(folder / ".binary", folder / "link");
   EXPECT_TRUE(ReadTextFiles(folder / "link").ok());
 }
 
 TEST(TextFiles, WhatCannotBeRead) {
   TempFolder folder;
-  const Status missing = ReadTextFiles(folder / "none").status();
-  EXPECT_EQ(missing.code(), StatusCode::kMissingInput);
-  EXPECT_THAT(missing.message(), HasSubstr("none': No such file or directory"));
-  const Status empty = ReadTextFiles(folder.path()).status();
-  EXPECT_EQ(empty.code(), StatusCode::kBadData);
-  EXPECT_THAT(empty.message(), HasSubstr("no text files"));
+  EXPECT_THAT(ReadTextFiles(folder / "none"),
+              FailsWith(StatusCode::kMissingInput, HasSubstr("none': No such file or directory")));
+  EXPECT_THAT(ReadTextFiles(folder.path()),
+              FailsWith(StatusCode::kBadData, HasSubstr("no text files")));
   EXPECT_EQ(ReadTextFiles("/dev/zero").status().code(), StatusCode::kBadData);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kit/model.h"
+#include "tests/support/expect_status.h"
 #include "tests/unit/train/single_rank.h"
 #include "tests/unit/train/values_on_device.h"
 
@@ -57,12 +58,11 @@ Status BuildTwoOfEach(ModelBuilder& builder) {
 class ModelBuilderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto rank = SingleRank::Make(
+    auto rank = ValueOf(SingleRank::Make(
         "model { mlp {} } data { synthetic {} } train { steps: 1 global_batch: 4 }\n"
         "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"" +
-        OpsUnderTest() + "\"]\n");
-    ASSERT_TRUE(rank.ok()) << rank.status().message();
-    rank_ = std::move(*rank);
+        OpsUnderTest() + "\"]\n"));
+    rank_ = std::move(rank);
     for (size_t i = 0; i < a_.size(); ++i) {
       a_[i] = std::sin(static_cast<float>(i));
       b_[i] = std::cos(static_cast<float>(3 * i));
@@ -120,9 +120,8 @@ double CrossEntropy(const std::vector<float>& logits, const std::array<int32_t, 
 }
 
 TEST_F(ModelBuilderTest, SeveralInputsTargetsOutputsAndLosses) {
-  auto executor = MakeExecutor(1);
-  ASSERT_TRUE(executor.ok()) << executor.status().message();
-  exec::ModelMemory& memory = (*executor)->memory();
+  auto executor = ValueOf(MakeExecutor(1));
+  exec::ModelMemory& memory = executor->memory();
   const exec::StepInput batch = Input(1);
   ASSERT_TRUE(memory.SetBatch(batch.input, batch.target, batch.samples, batch.others).ok());
   ASSERT_TRUE(memory.RunForward().ok());
@@ -156,12 +155,11 @@ TEST_F(ModelBuilderTest, LearnsFromBothTargetsAlsoInMicroBatches) {
 }
 
 TEST_F(ModelBuilderTest, AGraphForInferenceHasNoTargets) {
-  const auto graph = Build(BuildTwoOfEach, kSamples, false);
-  ASSERT_TRUE(graph.ok()) << graph.status().message();
-  EXPECT_EQ(graph->target, graph::kNone);
-  EXPECT_EQ(graph->loss, graph::kNone);
-  EXPECT_EQ(graph->others, std::vector<graph::ValueId>{1});
-  EXPECT_EQ(graph->outputs.size(), 2u);
+  const auto graph = ValueOf(Build(BuildTwoOfEach, kSamples, false));
+  EXPECT_EQ(graph.target, graph::kNone);
+  EXPECT_EQ(graph.loss, graph::kNone);
+  EXPECT_EQ(graph.others, std::vector<graph::ValueId>{1});
+  EXPECT_EQ(graph.outputs.size(), 2u);
 }
 
 TEST_F(ModelBuilderTest, WhatAModelMayNotDo) {

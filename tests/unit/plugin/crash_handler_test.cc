@@ -9,6 +9,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "core/plugin/create_object.h"
 #include "core/plugin/plugin_host.h"
@@ -63,23 +64,16 @@ class CrashHandlerTest : public ::testing::Test {
   const std::string file_ = folder_.Add("faulty");
 };
 
-TEST_F(CrashHandlerTest, NamesThePluginOfTheFaultingInstruction) {
-  const Crash crash = CrashOfPlugin("segv");
-  EXPECT_EQ(crash.signal, SIGSEGV);
-  EXPECT_EQ(crash.line, "engine: crashed with SIGSEGV in plugin 'faulty' (" + file_ + ")\n");
-}
-
-TEST_F(CrashHandlerTest, NamesThePluginThatCalled) {
-  const Crash crash = CrashOfPlugin("abort");
-  EXPECT_EQ(crash.signal, SIGABRT);
-  EXPECT_EQ(crash.line,
-            "engine: crashed with SIGABRT in code called by plugin 'faulty' (" + file_ + ")\n");
-}
-
-TEST_F(CrashHandlerTest, ReportsAnOverflowOfTheStack) {
-  const Crash crash = CrashOfPlugin("overflow");
-  EXPECT_EQ(crash.signal, SIGSEGV);
-  EXPECT_EQ(crash.line, "engine: crashed with SIGSEGV in plugin 'faulty' (" + file_ + ")\n");
+// Of the instruction that faults, of an overflow of the stack, and of what it called.
+TEST_F(CrashHandlerTest, NamesThePlugin) {
+  const std::string plugin = "plugin 'faulty' (" + file_ + ")\n";
+  for (const auto& [fault, signal, where] : {std::tuple{"segv", SIGSEGV, "SIGSEGV in "},
+                                             {"overflow", SIGSEGV, "SIGSEGV in "},
+                                             {"abort", SIGABRT, "SIGABRT in code called by "}}) {
+    const Crash crash = CrashOfPlugin(fault);
+    EXPECT_EQ(crash.signal, signal);
+    EXPECT_EQ(crash.line, std::string("engine: crashed with ") + where + plugin);
+  }
 }
 
 TEST_F(CrashHandlerTest, BlamesNoPluginForACrashElsewhere) {

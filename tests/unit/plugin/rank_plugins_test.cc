@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "app/plugins/roles.h"
+#include "tests/support/expect_status.h"
 #include "tests/unit/plugin/logging_rank.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
@@ -53,13 +54,11 @@ TEST_F(RankPluginsTest, CreatesInOrderAndDestroysInReverse) {
   for (const char* more : {"test_hook", "other_hook", "extra_ops"}) {
     chosen.push_back(folder_.Choose(more));
   }
-  const auto selection = Assign(chosen);
-  ASSERT_TRUE(selection.ok()) << selection.status().message();
+  const auto selection = ValueOf(Assign(chosen));
   {
-    const auto plugins = RankPlugins::Create(*selection, rank_.context);
-    ASSERT_TRUE(plugins.ok()) << plugins.status().message();
+    const auto plugins = ValueOf(RankPlugins::Create(selection, rank_.context));
     EXPECT_TRUE(folder_.Initialised("test_ops")) << "else Initialised proves nothing elsewhere";
-    EXPECT_NE((*plugins)->set().device, nullptr);
+    EXPECT_NE(plugins->set().device, nullptr);
     EXPECT_EQ(std::exchange(rank_.log, ""),
               "+test_ops\n+extra_ops on cpu\n+test_comm on cpu\n+plain_opt on cpu\n"
               "+test_hook on cpu\n+other_hook on cpu\ncredit 9 order ready\n+test_sched on cpu\n");
@@ -70,22 +69,19 @@ TEST_F(RankPluginsTest, CreatesInOrderAndDestroysInReverse) {
 }
 
 TEST_F(RankPluginsTest, AServerHasACommunicatorAndAnOptimizer) {
-  const auto selection = Assign(Good());
-  ASSERT_TRUE(selection.ok()) << selection.status().message();
+  const auto selection = ValueOf(Assign(Good()));
   rank_.context.info.is_server = 1;
-  ASSERT_TRUE(RankPlugins::Create(*selection, rank_.context).ok());
+  ASSERT_TRUE(RankPlugins::Create(selection, rank_.context).ok());
   EXPECT_EQ(rank_.log, "+test_comm\n+plain_opt\n-plain_opt\n-test_comm\n");
 }
 
 TEST_F(RankPluginsTest, MakesOpsOfThePluginThatOffersThem) {
   auto chosen = Good();
   chosen.push_back(folder_.Choose("extra_ops"));
-  const auto selection = Assign(chosen);
-  ASSERT_TRUE(selection.ok()) << selection.status().message();
-  const auto plugins = RankPlugins::Create(*selection, rank_.context);
-  ASSERT_TRUE(plugins.ok()) << plugins.status().message();
+  const auto selection = ValueOf(Assign(chosen));
+  const auto plugins = ValueOf(RankPlugins::Create(selection, rank_.context));
   const auto refusal = [&](const char* op, const std::vector<OwnedOption>& attributes) {
-    return std::string((*plugins)->op_factory()(op, attributes).status().message());
+    return std::string(plugins->op_factory()(op, attributes).status().message());
   };
   const OwnedOption units{.name = "units", .type = OptionType::kInt, .integer = 3};
   EXPECT_EQ(refusal("linear", {units}), "test_ops makes no op");
@@ -96,13 +92,12 @@ TEST_F(RankPluginsTest, MakesOpsOfThePluginThatOffersThem) {
 
 // Ranks as threads of one process load the same libraries at the same time.
 TEST_F(RankPluginsTest, ThreadsMayLoadAtTheSameTime) {
-  const auto selection = Assign(Good());
-  ASSERT_TRUE(selection.ok()) << selection.status().message();
+  const auto selection = ValueOf(Assign(Good()));
   std::array<LoggingRank, 4> ranks;
   std::vector<std::thread> threads;
   for (LoggingRank& rank : ranks) {
     threads.emplace_back([&] {
-      const auto plugins = RankPlugins::Create(*selection, rank.context);
+      const auto plugins = RankPlugins::Create(selection, rank.context);
       if (!plugins.ok()) rank.log = plugins.status().message();
     });
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "tests/support/expect_status.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
 namespace engine::plugins {
@@ -261,9 +262,8 @@ TEST(PluginCatalog, ListsFoldersInOrderAndMarksTheShadowed) {
                    (entry.problem.ok() ? "" : " broken"));
   }
   EXPECT_THAT(seen, ElementsAre("broken broken", "test_sched", "test_hook", "test_sched shadowed"));
-  const auto found = catalog.Find("test_sched");
-  ASSERT_TRUE(found.ok());
-  EXPECT_EQ(found->path, first.File("test_sched"));
+  const auto found = ValueOf(catalog.Find("test_sched"));
+  EXPECT_EQ(found.path, first.File("test_sched"));
 }
 
 TEST(PluginCatalog, NeverLooksIntoTheCurrentDirectory) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "app/plugins/words.h"
+#include "tests/support/expect_status.h"
 
 namespace engine::plugins {
 namespace {
@@ -26,11 +27,10 @@ TEST(Options, AListOfNumbers) {
       .name = "blocks", .type = OptionType::kInts, .default_value = "2,-3", .min = -5, .max = 9};
   EXPECT_TRUE(CheckOptionSpecs({spec}, {}).ok());
   EXPECT_FALSE(IsRequired(spec));
-  const auto value = ParseOptionValue(spec, "2,-3");
-  ASSERT_TRUE(value.ok()) << value.status().message();
-  EXPECT_THAT(value->integers, ElementsAre(2, -3));
-  EXPECT_EQ(ToText(*value), "[2, -3]");
-  EXPECT_THAT(Options(Views({*value})).Ints("blocks"), ElementsAre(2, -3));
+  const auto value = ValueOf(ParseOptionValue(spec, "2,-3"));
+  EXPECT_THAT(value.integers, ElementsAre(2, -3));
+  EXPECT_EQ(ToText(value), "[2, -3]");
+  EXPECT_THAT(Options(Views({value})).Ints("blocks"), ElementsAre(2, -3));
   EXPECT_THAT(ParseOptionValue(spec, "")->integers, IsEmpty());
   for (const char* wrong : {",", "1,", "1,,2", "1 2", "x", "1,x", "1.5"}) {
     EXPECT_FALSE(ParseOptionValue(spec, wrong).ok()) << wrong;
@@ -79,12 +79,11 @@ TEST(CompleteAttributes, AreThoseThatTheOpPublishes) {
       {.scope = "linear", .name = "bias", .type = OptionType::kBool, .default_value = "true"},
       {.scope = "relu", .name = "leak", .type = OptionType::kFloat, .default_value = "0"}};
   OwnedOption units{.name = "units", .type = OptionType::kInt, .integer = 3};
-  const auto complete = CompleteAttributes(entry, "linear", {units});
-  ASSERT_TRUE(complete.ok()) << complete.status().message();
-  ASSERT_EQ(complete->size(), 2u);
-  EXPECT_EQ((*complete)[0].integer, 3);
-  EXPECT_EQ((*complete)[1].name, "bias");
-  EXPECT_EQ((*complete)[1].integer, 1);
+  const auto complete = ValueOf(CompleteAttributes(entry, "linear", {units}));
+  ASSERT_EQ(complete.size(), 2u);
+  EXPECT_EQ(complete[0].integer, 3);
+  EXPECT_EQ(complete[1].name, "bias");
+  EXPECT_EQ(complete[1].integer, 1);
   EXPECT_FALSE(CompleteAttributes(entry, "linear", {}).ok()) << "units must be given";
   EXPECT_STREQ(CompleteAttributes(entry, "relu", {units}).status().message(),
                "op 'relu' of plugin 'ops' has no attribute 'units'");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_status.h"
+#include "tests/unit/simulate/toy_step.h"
 
 namespace engine::simulate {
 namespace {
@@ -26,34 +27,13 @@ class GraphOfNames {
     graph.tasks.push_back(std::move(task));
     return id;
   }
-  // Each task lasts as long as `duration_of` says, one after another with `gap_ns` between them, in
-  // steps with `between_ns` between them.
-  trace::RankTimeline Record(int steps, const std::vector<int64_t>& duration_of, int64_t gap_ns = 0,
-                             int64_t between_ns = 0) const {
+  // See RecordInOrder.
+  trace::RankTimeline Record(uint64_t steps, const std::vector<int64_t>& durations,
+                             int64_t gap_ns = 0, int64_t between_ns = 0) const {
     trace::RankTimeline timeline;
-    for (const exec::Task& task : graph.tasks) {
-      timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
-    }
-    int64_t now = 1000;
-    for (int step = 1; step <= steps; ++step) {
-      const int64_t begin = now;
-      int64_t ready = now;
-      for (size_t id = 0; id < graph.tasks.size(); ++id) {
-        const int64_t end = now + duration_of[id];
-        timeline.spans.push_back({.task = static_cast<uint32_t>(id),
-                                  .step = static_cast<uint64_t>(step),
-                                  .ready_ns = ready,
-                                  .begin_ns = now,
-                                  .end_ns = end});
-        ready = end;
-        now = end + gap_ns;
-      }
-      now = ready + between_ns;
-      timeline.spans.push_back({.kind = trace::SpanKind::kStep,
-                                .step = static_cast<uint64_t>(step),
-                                .begin_ns = begin,
-                                .end_ns = now});
-    }
+    test::RecordInOrder(
+        graph, steps, [&](const exec::Task& task) { return durations[task.info.id]; }, gap_ns,
+        between_ns, &timeline);
     return timeline;
   }
 
@@ -61,8 +41,9 @@ class GraphOfNames {
 };
 
 // From steps of tasks that last so long.
-ComputeTimes Learned(const GraphOfNames& names, int steps, const std::vector<int64_t>& durations,
-                     int64_t gap_ns = 0, int64_t between_ns = 0) {
+ComputeTimes Learned(const GraphOfNames& names, uint64_t steps,
+                     const std::vector<int64_t>& durations, int64_t gap_ns = 0,
+                     int64_t between_ns = 0) {
   ComputeTimes times;
   EXPECT_THAT(times.Learn(names.Record(steps, durations, gap_ns, between_ns), names.graph, 1),
               IsOk());

@@ -9,6 +9,7 @@
 
 #include "app/launch/log.h"
 #include "tests/support/expect_status.h"
+#include "tests/unit/simulate/toy_step.h"
 #include "tools/simulate/local_profiler.h"
 #include "tools/simulate/step_model.h"
 
@@ -71,26 +72,12 @@ TracedRun MakeTrace(const config::Config& config) {
   for (int32_t rank = 0; rank < 2; ++rank) {
     const auto plan = ValueOf(model->PlanFor(rank, 2, 2, 0));
     trace::RankTimeline timeline{.rank = rank, .world_size = 2};
-    int64_t now = 1000;
-    for (const exec::Task& task : plan.graph.tasks) {
-      timeline.tasks.push_back({.name = task.name, .kind = task.info.kind});
-    }
-    for (uint64_t step = 1; step <= 4; ++step) {
-      const int64_t begin = now;
-      for (const exec::Task& task : plan.graph.tasks) {
-        const int64_t duration = task.info.kind == TaskKind::kForward    ? 1'000'000
-                                 : task.info.kind == TaskKind::kBackward ? 2'000'000
-                                                                         : 1'000;
-        timeline.spans.push_back({.task = task.info.id,
-                                  .step = step,
-                                  .ready_ns = now,
-                                  .begin_ns = now,
-                                  .end_ns = now + duration});
-        now += duration;
-      }
-      timeline.spans.push_back(
-          {.kind = trace::SpanKind::kStep, .step = step, .begin_ns = begin, .end_ns = now});
-    }
+    const auto duration = [](const exec::Task& task) {
+      return task.info.kind == TaskKind::kForward    ? 1'000'000
+             : task.info.kind == TaskKind::kBackward ? 2'000'000
+                                                     : 1'000;
+    };
+    test::RecordInOrder(plan.graph, 4, duration, 0, 0, &timeline);
     trace.ranks.push_back(std::move(timeline));
   }
   return {std::move(trace), config};

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "core/exec/task_graph.h"
 #include "tools/simulate/network.h"
 #include "tools/simulate/simulation.h"
+#include "tools/trace/timeline.h"
 
 namespace engine::test {
 
@@ -96,6 +98,31 @@ struct ToyStep {
     ++graph.tasks.back().dependency_count;
   }
 };
+
+// Adds steps 1 .. `steps` of `graph` to a timeline: each task lasts as long as `duration_of` says, one
+// after another with `gap_ns` between them, and steps have `between_ns` between them.
+inline void RecordInOrder(const exec::TaskGraph& graph, uint64_t steps,
+                          const std::function<int64_t(const exec::Task&)>& duration_of,
+                          int64_t gap_ns, int64_t between_ns, trace::RankTimeline* timeline) {
+  for (const exec::Task& task : graph.tasks) {
+    timeline->tasks.push_back({.name = task.name, .kind = task.info.kind});
+  }
+  int64_t now = 1000;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    const int64_t begin = now;
+    int64_t ready = now;
+    for (const exec::Task& task : graph.tasks) {
+      const int64_t end = now + duration_of(task);
+      timeline->spans.push_back(
+          {.task = task.info.id, .step = step, .ready_ns = ready, .begin_ns = now, .end_ns = end});
+      ready = end;
+      now = end + gap_ns;
+    }
+    now = ready + between_ns;
+    timeline->spans.push_back(
+        {.kind = trace::SpanKind::kStep, .step = step, .begin_ns = begin, .end_ns = now});
+  }
+}
 
 // Takes compute tasks in the order of a single thread, and transfers as the derived class says.
 class ToyScheduler : public Scheduler {

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <regex>
 
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
@@ -229,6 +230,7 @@ TEST(FormatTrace, RefusesATimelineThatCannotBe) {
 }
 
 TEST_F(TraceFile, OfAnotherKindIsRefusedWithASentence) {
+  const std::string whole = TextOf(TwoRanks(1));
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "it is empty"},
       {"step,loss\n1,2\n", "not valid JSON"},
@@ -239,6 +241,9 @@ TEST_F(TraceFile, OfAnotherKindIsRefusedWithASentence) {
       {"{\"engine\":{\"format\":2}}", "it has format 2, and this engine reads 1"},
       {"{\"engine\":{\"format\":1,\"metadata\":{},\"ranks\":[]}}", "it has no ranks"},
       {"{\"engine\":{\"format\":1,\"metadata\":{},\"ranks\":[7]}}", "'rank' is missing"},
+      {whole.substr(0, whole.size() - 3), "not valid JSON"},
+      {std::regex_replace(whole, std::regex("\"world_size\":2"), "\"world_size\":0"),
+       "no rank 0 in a run of 0 ranks"},
   };
   for (const auto& [text, why] : cases) {
     EXPECT_THAT(Read(text),
@@ -252,39 +257,6 @@ TEST_F(TraceFile, OfAnotherKindIsRefusedWithASentence) {
 TEST_F(TraceFile, ThatIsNotThereIsMissingInput) {
   EXPECT_THAT(ReadTrace(folder_ / "none"), FailsWith(StatusCode::kMissingInput));
   EXPECT_THAT(ReadTrace(folder_.path()), FailsWith(StatusCode::kMissingInput));
-}
-
-TEST_F(TraceFile, ThatIsCutOffIsRefused) {
-  const std::string text = TextOf(TwoRanks(1));
-  for (size_t size = 0; size + 2 < text.size(); size += 1 + size % 397) {
-    EXPECT_THAT(Read(text.substr(0, size)), FailsWith(StatusCode::kBadData)) << size;
-  }
-}
-
-TEST_F(TraceFile, WithChangedCharactersIsRefusedOrInRange) {
-  constexpr unsigned kSeed = 5;
-  std::mt19937 random(kSeed);
-  const std::string text = TextOf(TwoRanks(1));
-  const size_t begin = text.find("\"engine\"");
-  constexpr std::string_view kCharacters = "0123456789-\",:[]{}.enul";
-  int refused = 0;
-  for (int trial = 0; trial < 400; ++trial) {
-    std::string changed = text;
-    for (int i = 0; i < 2; ++i) {
-      changed[begin + random() % (text.size() - begin)] =
-          kCharacters[random() % kCharacters.size()];
-    }
-    const auto read = Read(changed);
-    if (!read.ok()) {
-      ++refused;
-      EXPECT_EQ(read.status().code(), StatusCode::kBadData);
-      continue;
-    }
-    for (const RankTimeline& timeline : read->ranks) {
-      EXPECT_TRUE(CheckTimeline(timeline).ok()) << "seed " << kSeed << ", trial " << trial;
-    }
-  }
-  EXPECT_GT(refused, 80);
 }
 
 // What a file holds is the same text.
