@@ -25,9 +25,7 @@ constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
 }  // namespace
 
 HostStep::HostStep(const StepParts& parts)
-    : parts_(parts),
-      gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
-      adds_up_(parts.tasks.statistics != trace::kNoTask || parts.options.micro_batches > 1) {}
+    : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {}
 
 Status HostStep::Begin(const StepInput& input) {
   input_ = input;
