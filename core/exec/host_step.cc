@@ -24,9 +24,7 @@ constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
 }  // namespace
 
 HostStep::HostStep(const StepParts& parts)
-    : parts_(parts),
-      gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
-      adds_up_(parts.tasks.statistics != trace::kNoTask || parts.options.micro_batches > 1) {
+    : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {
   base::CallWatch* const watch = parts.plugins.watch;
   for (const std::string& hook : parts.options.hook_names) {
     begins_.push_back(watch ? watch->Describe("hook '" + hook + "'", "BeginStep") : nullptr);

@@ -105,12 +105,14 @@ class HostStep {
 
   std::vector<const base::CallWatch::Call*> begins_;  // of hooks
   CallContext call_context_;                          // of the micro-batch at hand
-  const bool adds_up_;
   bool backward_begun_ = false;
   StepInput tail_;             // of the updates at hand
   std::span<float> observed_;  // sums of the hook that has observed last
   float local_scale_ = 1;
   float own_count_ = 0;  // of targets of this rank
+  // Whether ranks or micro-batches add to the statistics.
+  const bool adds_up_ =
+      parts_.tasks.statistics != trace::kNoTask || parts_.options.micro_batches > 1;
   // Of all ranks. Written with the lock of the runner, by the thread that takes the end of the
   // transfer, before the head of the step is done; read after that.
   StepStatistics statistics_;
