@@ -63,10 +63,9 @@ class CommandLine {
     app_.set_version_flag("--version", command::kVersionText);
     app_.require_subcommand(1);
     app_.footer(
-        "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 78 configuration; 79 plugin, or "
-        "unsafe;\n"
-        "200 peer lost; 201 rendezvous; 202 timeout or stall; 203 storage or a limit; 128+n signal "
-        "n.");
+        "Exit codes: 0; 2 usage; 65 bad data; 66 missing input; 70 a bug; 78 configuration;\n"
+        "79 plugin, or unsafe; 200 peer lost; 201 rendezvous; 202 timeout or stall;\n"
+        "203 storage or a limit; 128+n signal n.");
     AddRun();
     AddServe();
     AddPlugins();

@@ -87,7 +87,7 @@ Status WantOfDescriptors(const Endpoint& endpoint) {
 kit::UniqueFd TryConnect(const Address& address, int timeout_ms) {
   const sa_family_t family = FamilyOf(address);
   kit::UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int limit_ms = std::max(timeout_ms, 1);  // 0 is no limit
+  const suseconds_t limit_ms = std::max(timeout_ms, 1);  // 0 is no limit
   const timeval limit{.tv_sec = limit_ms / 1000, .tv_usec = limit_ms % 1000 * 1000};
   if (!fd || setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return {};
   if (connect(fd.get(), address.data(), static_cast<socklen_t>(address.size())) != 0) {

@@ -27,18 +27,21 @@ namespace {
 
 class SpawnedRun {
  public:
+  // `listener`: where servers join, if they come from elsewhere; else they are children too.
   SpawnedRun(const LaunchPlan& plan, const LaunchOptions& options, const RankBody& body,
-             bool one_host)
-      : shape_{plan.info.world_size, plan.info.servers, one_host},
+             MemberListener listener)
+      : shape_{plan.info.world_size, plan.info.servers, listener.loopback},
         restarts_(plan.restarts),
         options_(options),
         body_(body),
-        supervisor_(MakeSettings(plan)),
-        children_(plan.serve_at.empty() ? shape_.members() : shape_.world_size) {}
-
-  // Where servers join; the rest of them are children.
-  void ListenForServers(MemberListener listener) {
-    supervisor_.server().Listen(std::move(listener));
+        supervisor_({.shape = shape_,
+                     .place = listener.socket ? plan.serve_at : "this host",
+                     .options = options,
+                     .ranks_may_connect = false,
+                     .explain_loss = [this](int member) { return ExplainLoss(member); },
+                     .replace = [this](int rank) { return Replace(rank); }}),
+        children_(listener.socket ? shape_.world_size : shape_.members()) {
+    if (listener.socket) supervisor_.server().Listen(std::move(listener));
   }
 
   LaunchOutcome Run();
@@ -54,7 +57,6 @@ class SpawnedRun {
     bool replace = false;                              // another takes its place when it has ended
   };
 
-  Supervisor::Settings MakeSettings(const LaunchPlan& plan);
   Status Start();
   Status StartMember(int member);
   [[noreturn]] void BeMember(int member, kit::UniqueFd socket, pid_t parent);
@@ -82,16 +84,6 @@ class SpawnedRun {
   base::TimePoint leave_end_ = base::TimePoint::max();  // for processes that have said BYE
   std::optional<base::TimePoint> killed_end_;           // for processes that were killed
 };
-
-Supervisor::Settings SpawnedRun::MakeSettings(const LaunchPlan& plan) {
-  Supervisor::Settings settings{.shape = shape_,
-                                .place = plan.serve_at.empty() ? "this host" : plan.serve_at,
-                                .options = options_,
-                                .ranks_may_connect = false};
-  settings.explain_loss = [this](int member) { return ExplainLoss(member); };
-  settings.replace = [this](int rank) { return Replace(rank); };
-  return settings;
-}
 
 LaunchOutcome SpawnedRun::Run() {
   Status started = Start();
@@ -281,13 +273,11 @@ std::optional<Supervisor::Loss> SpawnedRun::ExplainLoss(int member) {
 
 LaunchOutcome LaunchSpawned(const LaunchPlan& plan, const LaunchOptions& options,
                             const Endpoint& endpoint, const RankBody& body) {
-  if (plan.serve_at.empty()) return SpawnedRun(plan, options, body, /*one_host=*/true).Run();
   Result<MemberListener> listener =
-      OpenListener(endpoint, plan.key_file, {"engine run", "--serve-at"});
+      plan.serve_at.empty() ? MemberListener{.loopback = true}
+                            : OpenListener(endpoint, plan.key_file, {"engine run", "--serve-at"});
   if (!listener.ok()) return Failed(listener.status());
-  SpawnedRun run(plan, options, body, listener->loopback);
-  run.ListenForServers(std::move(*listener));
-  return run.Run();
+  return SpawnedRun(plan, options, body, std::move(*listener)).Run();
 }
 
 }  // namespace engine::launch

@@ -17,21 +17,20 @@
 
 namespace engine::launch {
 std::string Printable(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const auto at = [text](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : uint8_t{0};
-  };
   std::string printable;
+  const auto hide = [&](unsigned char byte) { printable += fmt::format("\\x{:02x}", byte); };
   for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const unsigned char byte = at(i);
-    // U+0080 to U+009F are controls too: the begin of a sequence for some terminals.
-    const unsigned char second = byte == 0xc2 ? at(i + 1) : i > 0 && at(i - 1) == 0xc2 ? byte : 0;
-    const bool control = second >= 0x80 && second < 0xa0;
-    if ((byte >= 0x20 && byte != 0x7f && !control) || c == '\n' || c == '\t') {
-      printable += c;
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
+      // U+0080 to U+009F are controls too: the begin of a sequence for some terminals.
+      hide(byte);
+      hide(next);
+      ++i;
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+      hide(byte);
     } else {
-      printable += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+      printable += text[i];
     }
   }
   return printable;

@@ -32,12 +32,9 @@ std::string EncodeHead(const Message& message, size_t value_size) {
   const size_t key_size = message.key.size();
   ENGINE_CHECK(key_size <= kMaxKeyBytes && value_size <= kMaxValueBytes,
                "key of %zu and value of %zu bytes", key_size, value_size);
-  const Head head{static_cast<uint32_t>(kFixedBytes + key_size + value_size),
-                  message.kind,
-                  message.id,
-                  message.rank,
-                  message.number,
-                  static_cast<uint32_t>(key_size)};
+  const auto size = static_cast<uint32_t>(kFixedBytes + key_size + value_size);
+  const Head head{size,         message.kind,   message.id,
+                  message.rank, message.number, static_cast<uint32_t>(key_size)};
   return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + message.key;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"

@@ -35,18 +35,6 @@ Endpoint UnixEndpoint(const char* name) {
   return *ParseEndpoint("unix:engine-test-" + std::to_string(getpid()) + "-" + name);
 }
 
-TEST(Endpoint, ConnectsOverAnAbstractSocket) {
-  Endpoint endpoint = UnixEndpoint("connect");
-  const auto listener = ValueOf(ListenAt(endpoint));
-  base::AbortSignal cancel;
-  const auto client = ValueOf(ConnectTo(endpoint, base::DeadlineIn(10000), cancel));
-  kit::UniqueFd server = AcceptFrom(listener);
-  ASSERT_TRUE(server);
-  char byte = 'x';
-  ASSERT_EQ(send(client.get(), &byte, 1, 0), 1);
-  EXPECT_EQ(recv(server.get(), &byte, 1, 0), 1);
-}
-
 TEST(Endpoint, SaysThatAnAddressIsTaken) {
   Endpoint endpoint = UnixEndpoint("taken");
   const auto first = ValueOf(ListenAt(endpoint));

@@ -1,7 +1,11 @@
 #include "app/launch/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "kit/unique_fd.h"
 
 namespace engine::launch {
 namespace {
@@ -15,6 +19,23 @@ TEST(MemberLog, NamesTheMemberWhereThereAreSeveral) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::ContainsRegex("^[0-9:.]+ W \\[rank 1\\] hello [{][}]\n"
                                      "[0-9:.]+ I alone\n[0-9:.]+ E \\[server 1\\] lost\n$"));
+}
+
+TEST(ErrorLines, WhatNobodyReadsIsDroppedAndCounted) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const kit::UniqueFd reader(ends[0]), writer(ends[1]), before(dup(STDERR_FILENO));
+  while (write(writer.get(), "x", 1) == 1) {
+  }
+  dup2(writer.get(), STDERR_FILENO);
+  ErrorLines lines;
+  for (const char* line : {"a", "b"}) lines.Write(line);
+  std::string bytes(1 << 20, ' ');
+  EXPECT_GT(read(reader.get(), bytes.data(), bytes.size()), 0);
+  for (const char* line : {"c", "d"}) lines.Write(line);
+  dup2(before.get(), STDERR_FILENO);
+  bytes.resize(std::max<ssize_t>(read(reader.get(), bytes.data(), bytes.size()), 0));
+  EXPECT_EQ(bytes, "engine: 2 lines were dropped: nobody read\nc\nd\n");
 }
 
 TEST(Printable, LetsNoTextControlATerminal) {

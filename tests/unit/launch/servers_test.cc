@@ -95,5 +95,16 @@ TEST(ServersInThreads, RunBesideTheRanksAndDoNotStopBeforeThem) {
                       {false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}}));
 }
 
+TEST(Launch, RestoresTheSignalMask) {
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  (void)Launch({.mode = LaunchPlan::Mode::kThreads}, {},
+               [](base::RankContext&) -> Status { return {}; });
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    EXPECT_EQ(sigismember(&before, signal), sigismember(&after, signal));
+  }
+}
+
 }  // namespace
 }  // namespace engine::launch

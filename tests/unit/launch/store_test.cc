@@ -79,13 +79,6 @@ TEST_F(StoreTest, HoldsAnyBytes) {
   EXPECT_EQ(*store(1).Get("empty", kLongMs), "");
 }
 
-TEST_F(StoreTest, GetWaitsForTheKey) {
-  std::thread waiter([&] { EXPECT_EQ(*store(1).Get("late", kLongMs), "x"); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_TRUE(store(0).Set("late", "x").ok());
-  waiter.join();
-}
-
 TEST_F(StoreTest, ATimeoutNamesTheKeyAndLeavesTheStoreUsable) {
   Result<std::string> value = store(1).Get("never", 1);
   ASSERT_FALSE(value.ok());
