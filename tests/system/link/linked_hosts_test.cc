@@ -156,21 +156,6 @@ TEST_F(LinkedHostsTest, AHostSeesTheOthersAndNotTheMachine) {
   EXPECT_THAT(ValueOf(RunProgram(On(*hosts, 2, ip + " route"))), Not(HasSubstr("default")));
 }
 
-// Communicators publish the address that their host's name stands for.
-TEST_F(LinkedHostsTest, TheNameOfAHostIsItsAddressOnTheLink) {
-  auto hosts = Make({.hosts = 2});
-  char own[256] = {};
-  ASSERT_EQ(gethostname(own, sizeof own - 1), 0);
-  const auto address_of = [&](const std::string& name) {
-    const std::string output =
-        ValueOf(RunProgram(On(*hosts, 1, FindProgram("getent") + " ahostsv4 " + name)));
-    return output.substr(0, output.find(' '));
-  };
-  EXPECT_EQ(address_of(own), hosts->Address(1));
-  EXPECT_EQ(address_of("host0"), hosts->Address(0));
-  EXPECT_EQ(address_of("localhost"), "127.0.0.1");
-}
-
 TEST_F(LinkedHostsTest, TwoSetsOfHostsDoNotMeet) {
   auto first = Make({.hosts = 2}), second = Make({.hosts = 2});
   EXPECT_EQ(NamespacesOf(getpid()).size(), 6u);

@@ -11,23 +11,28 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int64_t kMovesForHalfASecond = 1 << 20;
+constexpr int64_t kMovesUntilEnough = 1 << 20;
 
 // Notes what it runs; a transfer of count 1 fails, one of count 2 goes on until the failure, one of
-// count kMovesForHalfASecond does that, and one of count 4 ends after 20 ms.
+// count 3 moves a little for half a second, one of count kMovesUntilEnough until then, and one of
+// count 4 ends after 20 ms.
 class FakeTransport final : public Transport {
  public:
   FakeTransport(Progress& progress, const std::atomic<bool>& stopped,
-                std::vector<uint64_t>& sequences)
-      : progress_(progress), stopped_(stopped), sequences_(sequences) {}
+                const std::atomic<bool>& enough, std::vector<uint64_t>& sequences)
+      : progress_(progress), stopped_(stopped), enough_(enough), sequences_(sequences) {}
   Status Run(PooledWork& work) noexcept override {
     work.MarkStarted();
     const Transfer& transfer = work.transfer();
     sequences_.push_back(transfer.sequence);
     if (transfer.count == 1) return Status::Error(StatusCode::kDevice, "broken");
     while (transfer.count == 2 && !stopped_) std::this_thread::sleep_for(milliseconds(1));
-    for (int i = 0; transfer.count == kMovesForHalfASecond && i < 50 && !stopped_; ++i) {
+    for (int i = 0; transfer.count == 3 && i < 50 && !stopped_; ++i) {
       std::this_thread::sleep_for(milliseconds(10));
+      progress_.Moved(1);
+    }
+    const auto end = DeadlineIn(10000);  // that only a bug reaches
+    while (transfer.count == kMovesUntilEnough && !enough_ && Clock::now() < end) {
       progress_.Moved(1);
     }
     if (transfer.count == 4) std::this_thread::sleep_for(milliseconds(20));
@@ -37,7 +42,7 @@ class FakeTransport final : public Transport {
 
  private:
   Progress& progress_;
-  const std::atomic<bool>& stopped_;
+  const std::atomic<bool>&stopped_, &enough_;
   std::vector<uint64_t>& sequences_;
 };
 
@@ -55,13 +60,13 @@ struct Rig {
   Transports Fakes() {
     Transports fakes;
     for (auto& one : sequences) {
-      fakes.push_back(std::make_unique<FakeTransport>(progress, stopped, one));
+      fakes.push_back(std::make_unique<FakeTransport>(progress, stopped, enough, one));
     }
     return fakes;
   }
 
   Progress progress;
-  std::atomic<bool> stopped{false};
+  std::atomic<bool> stopped{false}, enough{false};
   std::vector<std::vector<uint64_t>> sequences;  // that each lane has run
   Failure failure{[this](const Status&, bool) { stopped = true; }};
   Lanes lanes;
@@ -114,8 +119,7 @@ TEST(Lanes, WhatIsNotDoneInTimeFailsAndNamesThePeer) {
 
 TEST(Lanes, WhatMovesIsNotLateNorWhatIsQueuedBehindIt) {
   Rig rig(1);
-  std::vector<Work*> works = {
-      rig.Submit({.count = kMovesForHalfASecond, .sequence = 0, .timeout_ms = 200})};
+  std::vector<Work*> works = {rig.Submit({.count = 3, .sequence = 0, .timeout_ms = 200})};
   for (uint64_t i = 1; i < 20; ++i) {
     works.push_back(rig.Submit({.count = 4, .sequence = i, .timeout_ms = 200}));
   }
@@ -130,9 +134,10 @@ TEST(Lanes, WhatMovesIsNotLateNorWhatIsQueuedBehindIt) {
 // The waiter does not run what may move for longer than it wants to wait.
 TEST(Lanes, AWaitEndsInItsTimeAlthoughTheTransferMoves) {
   Rig rig(1);
-  Work* const work = rig.Submit({.count = kMovesForHalfASecond, .timeout_ms = 50});
-  EXPECT_EQ(work->WaitHost(60).code(), StatusCode::kTimeout);
+  Work* const work = rig.Submit({.count = kMovesUntilEnough, .timeout_ms = 300});
+  EXPECT_EQ(work->WaitHost(300).code(), StatusCode::kTimeout);
   EXPECT_EQ(work->state(), WorkState::kPending);
+  rig.enough = true;
   EXPECT_TRUE(work->WaitHost(60000).ok());
   work->Release();
 }

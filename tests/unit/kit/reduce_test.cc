@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,22 +26,6 @@ std::vector<T> Reduce(DType dtype, Reduction reduction, const std::vector<std::v
   }
   kernels.store(result.data(), accumulator.data(), count);
   return result;
-}
-
-TEST(Reduce, FloatsInTheOrderOfTheInputs) {
-  std::vector<std::vector<float>> inputs(3, std::vector<float>(10007));
-  std::vector<float> sum(10007), max(10007), min(10007);
-  for (size_t i = 0; i < sum.size(); ++i) {
-    inputs[0][i] = std::ldexp(1.0f, static_cast<int>(i % 20));
-    inputs[1][i] = -0.37f * static_cast<float>(i);
-    inputs[2][i] = 1.0f / static_cast<float>(i + 1);
-    sum[i] = inputs[0][i] + inputs[1][i] + inputs[2][i];
-    max[i] = std::max({inputs[0][i], inputs[1][i], inputs[2][i]});
-    min[i] = std::min({inputs[0][i], inputs[1][i], inputs[2][i]});
-  }
-  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kSum, inputs), sum);
-  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kMax, inputs), max);
-  EXPECT_EQ(Reduce(DType::kFloat32, Reduction::kMin, inputs), min);
 }
 
 TEST(Reduce, IntegersWrapAround) {

@@ -263,8 +263,9 @@ class StarCommunicator final : public Communicator {
   kit::Transports MakeLane(Sockets sockets) {
     kit::Transports lanes;
     if (ranks_.world_size == 1) return lanes;
-    star_ = new Star(ranks_.rank, std::move(sockets), progress_);
-    lanes.emplace_back(star_);
+    auto star = std::make_unique<Star>(ranks_.rank, std::move(sockets), progress_);
+    star_ = star.get();
+    lanes.push_back(std::move(star));
     return lanes;
   }
 
