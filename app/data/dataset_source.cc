@@ -51,10 +51,14 @@ Status CheckInfo(const DatasetInfo& info) {
 DatasetSource::DatasetSource(const train::RunConfig& config, base::RankContext& rank)
     : config_(config),
       watch_(rank.watch),
-      fill_(watch_ == nullptr
-                ? nullptr
-                : watch_->Describe("plugin '" + config.plugins.dataset.entry.name + "'", "Fill")),
+      fill_(watch_ == nullptr ? nullptr
+                              : watch_->Describe(config.plugins.dataset.entry.Title(), "Fill")),
       host_(config.plugins.dataset.entry.name, rank, nullptr, nullptr) {}
+
+DatasetSource::~DatasetSource() {
+  const base::OpenCall open(watch_, config_.plugins.dataset.entry.Title(), "its destructor");
+  dataset_.reset();
+}
 
 Status DatasetSource::Make() {
   ENGINE_ASSIGN_OR_RETURN(dataset_,
@@ -65,7 +69,7 @@ Status DatasetSource::Make() {
 Status DatasetSource::Open() {
   ENGINE_RETURN_IF_ERROR(Make());
   {
-    const base::OpenCall open = host_.Open("Open");
+    const base::OpenCall open(watch_, config_.plugins.dataset.entry.Title(), "Open");
     ENGINE_RETURN_IF_ERROR(dataset_->Open(config_.seed));
   }
   ENGINE_RETURN_IF_ERROR(CheckInfo(info()));

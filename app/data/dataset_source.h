@@ -14,7 +14,7 @@ class DatasetSource final : public train::BatchSource {
  public:
   // Both are borrowed.
   DatasetSource(const train::RunConfig& config, base::RankContext& rank);
-  ~DatasetSource() override { host_.Destroy(&dataset_); }
+  ~DatasetSource() override;
 
   // Makes the dataset that the configuration chooses, which reads nothing yet: info() says what a
   // sample is.

@@ -1,5 +1,18 @@
 // Every deadline of the control channel, and what must hold between them. Those of LaunchOptions
-// are defaults.
+// are defaults. The others follow communication.timeout_ms, T, or are the end of such a wait:
+//
+//   a transfer                  T without progress (engine/communicator.h); a communicator that does
+//                               not keep it, T + exec::kGraceMs
+//   a blocking transfer         the same; where nobody knows when ranks come, of as long as
+//                               ExecutorOptions::arrival_timeout_ms: who is lost is found by liveness
+//   Submit                      T (core/exec/step_runner.cc)
+//   any other call of a plugin  base::kCallTimeouts * T (core/base/call_watch.h), as for a device
+//   the next batch              2 * T (app/data/dataset_source.cc)
+//   an aborted communicator     a second by its contract; ExecutorOptions::drain_ms
+//   ranks that find each other  communication.rendezvous_timeout_ms, also in a communicator
+//
+// A thread that is joined ends with what it works for; where a plugin keeps it, the process is ended
+// (kHangingProcessMs).
 #pragma once
 
 #include <algorithm>
@@ -87,6 +100,10 @@ static_assert(kLivenessMarginMs + kPingMs + kDefaultGraceMs + kHangingProcessMs 
 // speaks before its servers do.
 static_assert(5 * kProgressEveryMs < kProgressTimeoutMs && kLeaveTimeoutMs < kRanksLeftTimeoutMs);
 static_assert(kServerEndMs + kPingMs < kServerLeaveMs);
+// Whoever waits for a member that hangs in a plugin, for a transfer, a batch or its end, gives up
+// before the watch does, which then has seen the call for long enough.
+static_assert(base::kCallTimeouts > 2 && kLeaveTimeoutMs < base::kCallTimeouts * kTransferTimeoutMs);
+static_assert(4 * base::kCallLookMs < kTransferTimeoutMs);
 // A pending connection is not kept longer than a rendezvous.
 static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);
 // The server takes a report in the time that the member gives it.

@@ -34,10 +34,13 @@ Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContex
   request.plugins = &config.plugins;
   request.watch = rank.watch;
   Result<graph::Graph> graph = [&] {
-    const base::OpenCall open = host.Open("Build");
+    const base::OpenCall open(rank.watch, choice.entry.Title(), "Build");
     return BuildModel(*model, request, ops);
   }();
-  host.Destroy(&model);
+  {
+    const base::OpenCall open(rank.watch, choice.entry.Title(), "its destructor");
+    model.reset();
+  }
   if (!graph.ok()) {
     const bool is_its_own = graph.status().code() == StatusCode::kPlugin;
     return is_its_own ? graph.status().WithContext("model '%s'", choice.entry.name.c_str())

@@ -9,7 +9,6 @@
 #include "app/plugins/option_value.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -21,6 +20,10 @@ namespace engine::plugins {
 namespace {
 
 using plugin::OwnedOption;
+
+constexpr const char *kLetters = "abcdefghijklmnopqrstuvwxyz",
+                     *kNameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_",
+                     *kCapitals = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
 std::string NumberText(double number) {
   char text[32];
@@ -68,15 +71,12 @@ std::vector<double> Ranged(const OwnedOption& value) {
 
 // The words of an enum that a configuration writes without quotes.
 bool IsCapitals(std::string_view word) {
-  return std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isupper(c) || std::isdigit(c) || c == '_';
-  });
+  return word.find_first_not_of(kCapitals) == word.npos;
 }
 
 bool IsChoice(std::string_view word) {
-  return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == ':' || c == '/';
-  });
+  const std::string allowed = std::string(kNameCharacters) + kCapitals + "-.:/";
+  return !word.empty() && word.find_first_not_of(allowed) == word.npos;
 }
 
 auto FindOption(const std::vector<OwnedOption>& options, std::string_view name) {
@@ -212,8 +212,8 @@ std::vector<std::string> Choices(const OptionSpec& spec) {
 
 std::string DescribeRange(const OptionSpec& spec) {
   if (HasRange(spec)) {
-    const char* bucket = spec.type == OptionType::kString ? " bytes" : "";
-    return NumberText(spec.min) + " .. " + NumberText(spec.max) + bucket;
+    const char* unit = spec.type == OptionType::kString ? " bytes" : "";
+    return NumberText(spec.min) + " .. " + NumberText(spec.max) + unit;
   }
   return Join(Choices(spec), " | ");
 }
@@ -270,10 +270,8 @@ Status CheckOptionSpecs(const std::vector<OptionSpec>& options,
 }
 
 bool IsName(std::string_view text) {
-  const auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  return !text.empty() && text.size() <= 32 && lower(text[0]) &&
-         std::all_of(text.begin(), text.end(),
-                     [lower](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
+  return text.find_first_of(kLetters) == 0 && text.size() <= 32 &&
+         text.find_first_not_of(kNameCharacters) == text.npos;
 }
 
 }  // namespace engine::plugins

@@ -1,6 +1,7 @@
 // Values of published options: parsing, checking, wording.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,11 +59,8 @@ bool IsName(std::string_view text);
 template <size_t kSize>
 bool IsText(const FixedString<kSize>& field) {
   const std::string_view text = field.view();
-  if (text.size() == kSize) return false;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
-  }
-  return true;
+  const auto controls = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  return text.size() < kSize && std::ranges::none_of(text, controls);
 }
 
 }  // namespace engine::plugins

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -55,11 +56,10 @@ Result<PluginChoice> FillRole(const Role& role, const std::vector<PluginChoice>&
 }
 
 Status CheckDistinct(const std::vector<PluginChoice>& chosen) {
-  for (auto choice = chosen.begin(); choice != chosen.end(); ++choice) {
-    const std::string& name = choice->entry.name;
-    const auto is_same = [&](const PluginChoice& other) { return other.entry.name == name; };
-    if (std::none_of(chosen.begin(), choice, is_same)) continue;
-    return Status::Error(StatusCode::kPlugin, "plugin '%s' is chosen twice", name.c_str());
+  std::set<std::string> names;
+  for (const PluginChoice& choice : chosen) {
+    if (names.insert(choice.entry.name).second) continue;
+    return Status::Error(StatusCode::kPlugin, "%s is chosen twice", choice.entry.Title().c_str());
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include "app/plugins/words.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace engine::plugins {
 namespace {
@@ -57,12 +58,10 @@ std::string Join(const std::vector<std::string>& words, std::string_view separat
 
 std::vector<std::string> Split(std::string_view text, char separator) {
   std::vector<std::string> words;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    words.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  for (const auto word : std::views::split(text, separator)) {
+    words.emplace_back(word.begin(), word.end());
   }
-  return words;
+  return words.empty() ? std::vector<std::string>(1) : words;
 }
 
 }  // namespace engine::plugins

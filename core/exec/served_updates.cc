@@ -205,6 +205,8 @@ Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {
 }
 
 Status ServedUpdates::Store(int32_t state, const float* arena) {
+  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
+                            "Store");
   for (size_t u = 0; u < buckets_.size(); ++u) {
     const float* const data = arena + memory_->layout().buckets[u].offset;
     ENGINE_RETURN_IF_ERROR(client_.Store(buckets_[u].key, state, data, options_.timeout_ms)
@@ -214,6 +216,8 @@ Status ServedUpdates::Store(int32_t state, const float* arena) {
 }
 
 Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only) {
+  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
+                            "Load");
   for (size_t u = 0; u < buckets_.size(); ++u) {
     if (tables_only && buckets_[u].row == 0) continue;
     float* const data = arena + memory_->layout().buckets[u].offset;
@@ -267,6 +271,8 @@ Status ServedUpdates::Meet(BlockingTransfers& transfers) {
 }
 
 Result<int64_t> ServedUpdates::NextStep() {
+  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
+                            "LastStep");
   uint64_t last = 0;
   ENGINE_RETURN_IF_ERROR(client_.LastStep(options_.timeout_ms, &last));
   return static_cast<int64_t>(last) + 1;

@@ -47,7 +47,7 @@ struct Parameter {
 struct Node {
   std::string name;  // of the layer: "block0.attn.qkv"
   std::string op_name;
-  std::string plugin = "a plugin";  // "plugin 'cpu_ops'", which made `op`; for messages
+  std::string plugin = "a plugin";  // "plugin 'x'", which made `op`; for messages
   std::unique_ptr<Op> op;
   OpSignature signature;
   std::vector<ValueId> inputs;

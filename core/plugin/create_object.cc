@@ -6,7 +6,7 @@ namespace engine::plugin {
 
 Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& host,
                                              base::CallWatch* watch) {
-  const base::OpenCall open(watch, "plugin '" + choice.entry.name + "'", "its create function");
+  const base::OpenCall open(watch, choice.entry.Title(), "its create function");
   ENGINE_ASSIGN_OR_RETURN(const CreateFunction create, choice.entry.load(choice.entry));
   const char* const name = choice.entry.name.c_str();
   const std::vector<OptionValue> options = Views(choice.options);

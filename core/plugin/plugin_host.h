@@ -2,13 +2,11 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "core/base/call_watch.h"
 #include "core/base/rank_context.h"
 #include "engine/host.h"
 
@@ -22,17 +20,6 @@ class PluginHost final : public Host {
   // that works on none. `metrics` may be null.
   PluginHost(std::string plugin, base::RankContext& rank, Device* const* device, MetricSink metrics)
       : plugin_(std::move(plugin)), rank_(rank), device_(device), metrics_(std::move(metrics)) {}
-
-  // The call of `function` of the plugin on the thread of the rank, while this lives.
-  base::OpenCall Open(const std::string& function) const {
-    return base::OpenCall(rank_.watch, "plugin '" + plugin_ + "'", function);
-  }
-  // The end of an object that was made with this.
-  template <typename T>
-  void Destroy(std::unique_ptr<T>* object) const {
-    const base::OpenCall open = Open("its destructor");
-    object->reset();
-  }
 
   RankInfo rank_info() const noexcept override { return rank_.info; }
   Device* device() const noexcept override { return device_ == nullptr ? nullptr : *device_; }

@@ -38,12 +38,11 @@ std::vector<std::string> PluginSelection::HookNames() const {
 }
 
 std::string PluginSelection::PluginOfOp(const std::string& op) const {
-  for (const PluginChoice& choice : ops) {
-    const std::vector<std::string>& offered = choice.entry.ops;
-    if (std::ranges::find(offered, op) != offered.end())
-      return "plugin '" + choice.entry.name + "'";
-  }
-  return "no plugin";
+  const auto offers = [&](const PluginChoice& choice) {
+    return std::ranges::find(choice.entry.ops, op) != choice.entry.ops.end();
+  };
+  const auto found = std::ranges::find_if(ops, offers);
+  return found == ops.end() ? "a plugin" : found->entry.Title();
 }
 
 std::string PluginSelection::Names() const {

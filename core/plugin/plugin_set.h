@@ -30,6 +30,7 @@ struct PluginEntry {
   std::vector<std::string> ops;
   std::vector<OptionSpec> options;  // of the plugin (empty scope) and of its ops
 
+  std::string Title() const { return "plugin '" + name + "'"; }  // for messages
   bool brings_device() const { return kind == PluginKind::kOps && device != "any"; }
 };
 
@@ -81,7 +82,7 @@ struct PluginSelection {
   std::string versions;  // of all, and digests of their files, in lines as members compare them
 
   std::vector<std::string> HookNames() const;
-  // "plugin 'cpu_ops'", which offers `op`; for messages.
+  // The title of the one that offers `op`.
   std::string PluginOfOp(const std::string& op) const;
   std::vector<const PluginChoice*> All() const;
   std::string Names() const;  // of all, with spaces between

@@ -50,9 +50,6 @@ Status RankPlugins::CreateOps() {
     }
     if (device != nullptr) set_.device = device;
   }
-  op_factory_ = [this](const std::string& name, const std::vector<OwnedOption>& attributes) {
-    return MakeOp(name, attributes);
-  };
   return {};
 }
 
@@ -68,7 +65,7 @@ void RankPlugins::AbortWithRun(Communicator& communicator) {
 RankPlugins::~RankPlugins() {
   for (const int token : abort_tokens_) rank_.abort.Forget(token);
   const auto destroy = [this](auto& object, const PluginChoice& choice) {
-    const base::OpenCall open(rank_.watch, "plugin '" + choice.entry.name + "'", "its destructor");
+    const base::OpenCall open(rank_.watch, choice.entry.Title(), "its destructor");
     object.reset();
   };
   destroy(replicas_, chosen_.communicator);
@@ -98,7 +95,7 @@ Status RankPlugins::MakeReplicas() {
   metrics_ = nullptr;  // those of another one would be taken for those of the first
   if (groups == nullptr) return Make(choice, &replicas_);
   Communicator* whole = nullptr;
-  const base::OpenCall open(rank_.watch, "plugin '" + choice.entry.name + "'", "Split");
+  const base::OpenCall open(rank_.watch, choice.entry.Title(), "Split");
   ENGINE_RETURN_IF_ERROR(
       static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
   replicas_.reset(whole);
@@ -112,12 +109,12 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
   ENGINE_ASSIGN_OR_RETURN(const ResolvedOp resolved,
                           chosen_.resolve_op(chosen_.ops, name, attributes));
   const std::vector<OptionValue> values = Views(resolved.attributes);
-  const std::string& plugin = chosen_.ops[resolved.plugin].entry.name;
-  const base::OpenCall open(rank_.watch, "plugin '" + plugin + "'", "CreateOp of '" + name + "'");
+  const PluginEntry& plugin = chosen_.ops[resolved.plugin].entry;
+  const base::OpenCall open(rank_.watch, plugin.Title(), "CreateOp of '" + name + "'");
   Op* op = nullptr;
   ENGINE_RETURN_IF_ERROR(set_.ops[resolved.plugin]->CreateOp(name, Options(values), &op));
   if (op != nullptr) return std::unique_ptr<Op>(op);
-  return Status::Error(StatusCode::kPlugin, "plugin '%s' made no op '%s'", plugin.c_str(),
+  return Status::Error(StatusCode::kPlugin, "%s made no op '%s'", plugin.Title().c_str(),
                        name.c_str());
 }
 

@@ -52,7 +52,10 @@ class RankPlugins {
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   PluginSet set_;
   std::unique_ptr<Communicator> replicas_;  // null: none of its own
-  OpFactory op_factory_;
+  const OpFactory op_factory_ = [this](const std::string& name,
+                                       const std::vector<OwnedOption>& attributes) {
+    return MakeOp(name, attributes);
+  };
   std::vector<int> abort_tokens_;
 };
 

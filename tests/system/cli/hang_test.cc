@@ -49,6 +49,7 @@ class Hang : public CliTest {
     std::vector<std::string> values = {
         block + ".call=" + one.call, block + ".rank=" + std::to_string(Rank(one)),
         "communication.timeout_ms=" + std::to_string(one.ranks > 2 ? 1000 : 100)};
+    if (one.call == std::string("Abort")) values.push_back(block + ".fail=Submit");
     if (!is_data)
       values.insert(values.end(), {"data.synthetic.shape=8", "data.synthetic.classes=4"});
     if (!is_model) values.push_back("model.mlp.hidden=8");

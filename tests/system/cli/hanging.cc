@@ -1,5 +1,5 @@
-// A plugin of any role, as FIXTURE_KIND and FIXTURE_CLASS say, that works but for one thing: on one
-// rank it never returns from the call that its options name.
+// A plugin of any role, as FIXTURE_KIND and FIXTURE_CLASS say, that works but for one rank, where it
+// never returns from one of the calls that its options name, and fails in the other.
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -20,12 +20,16 @@ namespace {
 
 struct Trap {
   Trap(Host& host, const Options& options)
-      : is_set(host.rank_info().rank == options.Int("rank")), call(options.String("call")) {}
-  void At(std::string_view here) const {
-    while (is_set && here == call) std::this_thread::sleep_for(std::chrono::hours(1));
+      : is_set(host.rank_info().rank == options.Int("rank")),
+        hangs(options.String("call")),
+        fails(options.String("fail")) {}
+  Status At(std::string_view call) const {
+    while (is_set && call == hangs) std::this_thread::sleep_for(std::chrono::hours(1));
+    if (!is_set || call != fails) return {};
+    return Status::Error(StatusCode::kBadData, "a planned failure");
   }
   bool is_set;
-  std::string call;
+  std::string hangs, fails;
 };
 
 template <typename Role>
@@ -34,7 +38,7 @@ class Hanging : public Role {
   template <typename... Arguments>
   explicit Hanging(Trap trap, Arguments&&... arguments)
       : Role(std::forward<Arguments>(arguments)...), trap_(std::move(trap)) {}
-  ~Hanging() override { trap_.At("destructor"); }
+  ~Hanging() override { (void)trap_.At("destructor"); }
 
  protected:
   const Trap trap_;
@@ -43,14 +47,11 @@ class Hanging : public Role {
 class HangingHook final : public Hanging<GradientHook> {
  public:
   using Hanging::Hanging;
-  HookTraits traits() const noexcept override {
-    trap_.At("traits");
-    return {.stage = HookStage::kReduced, .scope = HookScope::kSpan};
-  }
-  Status Setup(uint32_t) noexcept override { return trap_.At("Setup"), Status(); }
-  Status BeginStep(uint64_t) noexcept override { return trap_.At("BeginStep"), Status(); }
+  HookTraits traits() const noexcept override { return {.stage = HookStage::kReduced}; }
+  Status Setup(uint32_t) noexcept override { return trap_.At("Setup"); }
+  Status BeginStep(uint64_t) noexcept override { return trap_.At("BeginStep"); }
   Status Observe(const GradientView&) noexcept override { return {}; }
-  Status Apply(const GradientView&) noexcept override { return trap_.At("Apply"), Status(); }
+  Status Apply(const GradientView&) noexcept override { return trap_.At("Apply"); }
   std::span<float> Observed() noexcept override { return {}; }
 };
 
@@ -58,7 +59,7 @@ class HangingOptimizer final : public Hanging<Optimizer> {
  public:
   using Hanging::Hanging;
   OptimizerTraits traits() const noexcept override { return {}; }
-  Status Update(const UpdateCall&) noexcept override { return trap_.At("Update"), Status(); }
+  Status Update(const UpdateCall&) noexcept override { return trap_.At("Update"); }
 };
 
 class HangingDataset final : public Hanging<kit::ReadDataset> {
@@ -67,16 +68,15 @@ class HangingDataset final : public Hanging<kit::ReadDataset> {
       : Hanging(std::move(trap), "hanging_dataset", SampleTensor{.name = "point", .shape = {8}},
                 SampleTensor{.name = "class", .dtype = DType::kInt32, .classes = 4}) {}
   Status Fill(const FillCall& call) const noexcept override {
-    trap_.At(call.epoch < 2 ? "Fill" : "Ahead");
     std::memset(call.tensors[0], 0, call.indices.size() * 8 * sizeof(float));
     std::memset(call.tensors[1], 0, call.indices.size() * sizeof(int32_t));
-    return {};
+    return trap_.At(call.epoch < 2 ? "Fill" : "Ahead");
   }
 
  private:
   Status Read() override {
     train_samples_ = held_out_samples_ = 16;
-    return trap_.At("Open"), Status();
+    return trap_.At("Open");
   }
 };
 
@@ -84,7 +84,7 @@ class HangingModel final : public Hanging<Model> {
  public:
   using Hanging::Hanging;
   Status Build(ModelBuilder& builder) const noexcept override {
-    trap_.At("Build");
+    ENGINE_RETURN_IF_ERROR(trap_.At("Build"));
     ENGINE_ASSIGN_OR_RETURN(const ModelValue x,
                             kit::Apply(builder, "", "linear", {0}, {kit::Int("units", 4)}));
     return kit::PredictTarget(builder, x, "softmax_cross_entropy");
@@ -96,25 +96,23 @@ class HangingOp final : public Hanging<Op> {
  public:
   using Hanging::Hanging;
   Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    trap_.At("Infer");
     signature->output_count = 1;
     signature->differentiable_inputs = 1;
     signature->outputs[0] = inputs[0];
-    return {};
+    return trap_.At("Infer");
   }
   Status Forward(const OpCall& call) noexcept override {
-    trap_.At(call.training != 0 ? "Forward" : "Evaluation");
-    return Copy(call.inputs[0], call.outputs[0]);
+    return Copy(trap_.At(call.training != 0 ? "Forward" : "Evaluation"), call.inputs[0],
+                call.outputs[0]);
   }
   Status Backward(const OpCall& call) noexcept override {
-    trap_.At("Backward");
-    return Copy(call.output_grads[0], call.input_grads[0]);
+    return Copy(trap_.At("Backward"), call.output_grads[0], call.input_grads[0]);
   }
 
  private:
-  static Status Copy(const TensorView& from, const TensorView& to) {
+  static Status Copy(Status status, const TensorView& from, const TensorView& to) {
     if (to.data != nullptr) std::memmove(to.data, from.data, to.size_bytes());
-    return {};
+    return status;
   }
 };
 
@@ -123,9 +121,9 @@ class HangingOps final : public Hanging<OpLibrary> {
   using Hanging::Hanging;
   Device* device() noexcept override { return nullptr; }
   Status CreateOp(std::string_view, const Options&, Op** out) noexcept override {
-    trap_.At("CreateOp");
+    ENGINE_RETURN_IF_ERROR(trap_.At("CreateOp"));
     Trap of_op = trap_;
-    of_op.is_set = of_op.is_set && of_op.call != "destructor";
+    if (of_op.hangs == "destructor") of_op.hangs.clear();  // of the library
     return *out = new HangingOp(of_op), Status();
   }
 };
@@ -138,13 +136,10 @@ class HangingCommunicator final : public Hanging<Communicator> {
     return {.kinds = 31, .dtypes = 31, .ordered = 0, .no_op = 1};
   }
   Status Submit(const Transfer&, Work** out) noexcept override {
-    trap_.At("Submit");
-    if (trap_.is_set && trap_.call == "Abort") {
-      return Status::Error(StatusCode::kInternal, "a planned failure");
-    }
+    ENGINE_RETURN_IF_ERROR(trap_.At("Submit"));
     return *out = new DoneWork(trap_), Status();
   }
-  void Abort(const Status&) noexcept override { trap_.At("Abort"); }
+  void Abort(const Status&) noexcept override { (void)trap_.At("Abort"); }
 
  private:
   class DoneWork final : public Work {
@@ -152,7 +147,7 @@ class HangingCommunicator final : public Hanging<Communicator> {
     explicit DoneWork(const Trap& trap) : trap_(trap) {}
     WorkState state() const noexcept override { return WorkState::kDone; }
     int64_t started_ns() const noexcept override { return 0; }
-    Status WaitHost(int64_t) noexcept override { return trap_.At("WaitHost"), Status(); }
+    Status WaitHost(int64_t) noexcept override { return trap_.At("WaitHost"); }
     Status WaitStream(Stream*) noexcept override { return {}; }
     void OnDone(void (*callback)(void*), void* context) noexcept override { callback(context); }
     void Release() noexcept override { delete this; }
@@ -168,24 +163,22 @@ class HangingScheduler final : public Hanging<Scheduler> {
   using Hanging::Hanging;
   SchedulerTraits traits() const noexcept override { return {}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    trap_.At("Plan");
     for (const ParameterInfo& parameter : model.parameters) {
       const BucketSpan span{.parameter = parameter.id, .count = parameter.count};
       sink.AddBucket({&span, 1}, 0, BucketStages::kAllReduce);
     }
-    return {};
+    return trap_.At("Plan");
   }
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
-    trap_.At("Begin");
     for (const TaskInfo& task : tasks) lanes_.push_back(task.lane);
-    return {};
+    return trap_.At("Begin");
   }
   void On(const SchedulerEvent& event) noexcept override {
-    trap_.At("On");
+    (void)trap_.At("On");
     if (event.kind == EventKind::kTaskReady) ready(lanes_[event.task]).push_back(event.task);
   }
   Action Next(Lane lane) noexcept override {
-    trap_.At("Next");
+    (void)trap_.At("Next");
     if (ready(lane).empty()) return {};
     const Action action{ActionKind::kRun, ready(lane).front()};
     ready(lane).pop_front();
@@ -207,7 +200,7 @@ constexpr auto OpNames() noexcept {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   const Trap trap(host, options);
-  trap.At("create");
+  ENGINE_RETURN_IF_ERROR(trap.At("create"));
   return kit::Make<FIXTURE_CLASS>(out, trap);
 }
 
@@ -221,6 +214,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                     .create = Create},
                    OpNames(),
                    std::array{kit::IntOption("rank", "0", 0, 1e6, "the one that hangs"),
-                              kit::StringOption("call", "", "in which it hangs")});
+                              kit::StringOption("call", "", "in which it hangs"),
+                              kit::StringOption("fail", "", "in which it fails")});
 
 }  // namespace engine::hanging

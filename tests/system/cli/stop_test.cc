@@ -14,7 +14,9 @@ using Stop = CliTest;
 // Its end takes longer than the grace, in which the other rank fails of it.
 TEST_F(Stop, TheCauseIsToldBeforeThePluginsEnd) {
   const Outcome outcome = RunConfig(
-      "-q -n 2 --set train.steps=100 --plugins " ENGINE_TEST_SLOW_END_HOOK ",tcp,fifo_sched");
+      "-q -n 2 --plugin-path " ENGINE_TEST_HANGING
+      " --plugins hanging_hook --set hanging_hook.rank=1 --set hanging_hook.call=destructor"
+      " --set hanging_hook.fail=BeginStep");
   EXPECT_THAT(Refusal(outcome, 65), AllOf(HasSubstr("rank 1: "), HasSubstr("a planned failure")));
 }
 
