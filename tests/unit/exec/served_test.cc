@@ -1,5 +1,5 @@
-// Ranks whose parameters are at servers, those of zmq_ps in the ranks: the same results as with updates
-// on ranks, and what may be different.
+// Ranks whose parameters are at servers, those of zmq_ps in the ranks: the same results as with
+// updates on ranks, and what may be different.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
