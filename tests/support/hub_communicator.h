@@ -117,8 +117,8 @@ class Hub {
     return {};
   }
 
-  // Fails what is pending and whatever is submitted from now on; the first reason stays. Transfers that
-  // all ranks have submitted are carried out nevertheless.
+  // Fails what is pending and whatever is submitted from now on; the first reason stays. Transfers
+  // that all ranks have submitted are carried out nevertheless.
   void Abort(const Status& reason) {
     std::vector<HubWork*> works;
     {
@@ -185,7 +185,8 @@ class Hub {
     }
   }
 
-  // The error of a rank that has waited for too long; without one, `next` becomes the first deadline.
+  // The error of a rank that has waited for too long; without one, `next` becomes the first
+  // deadline.
   Status FindLate(Clock::time_point* next) const {
     for (const auto& [id, slot] : slots_) {
       const auto missing =

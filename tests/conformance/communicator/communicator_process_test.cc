@@ -11,7 +11,8 @@ namespace {
 
 class CommunicatorProcess : public ::testing::TestWithParam<std::string> {
  protected:
-  // Rank `victim` of `size` sends itself `signal` with transfers under way; the others have to name it.
+  // Rank `victim` of `size` sends itself `signal` with transfers under way; the others have to name
+  // it.
   static std::vector<pid_t> StartRanks(const engine::testing::TempFolder& folder, int size,
                                        int victim, int signal, int64_t timeout_ms) {
     std::vector<pid_t> ranks;

@@ -18,8 +18,8 @@ struct AttentionResults {
   std::vector<double> dqkv;
 };
 
-// `qkv` is (samples, length, 3, heads, head_size); `dy` is the gradient of y, or empty for the forward
-// pass alone.
+// `qkv` is (samples, length, 3, heads, head_size); `dy` is the gradient of y, or empty for the
+// forward pass alone.
 AttentionResults ComputeAttention(const AttentionSizes& sizes, const std::vector<double>& qkv,
                                   const std::vector<double>& dy);
 

@@ -91,7 +91,10 @@ TEST_P(SchedulerConformance, ForgetsPendingTasksAfterAnError) {
 TEST_P(SchedulerConformance, PlansNothingForAModelWithoutTrainableParameters) {
   ModelSketch model;
   model.layers.resize(1);
-  EXPECT_EQ(SchedulerRig(GetParam(), model).Run({.steps = 3}).io.size(), 3u);  // the statistics
+  for (const bool global_hook : {false, true}) {
+    model.global_hook = global_hook;
+    EXPECT_EQ(SchedulerRig(GetParam(), model).Run({.steps = 3}).io.size(), 3u);  // the statistics
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, SchedulerConformance,

@@ -90,8 +90,8 @@ TEST_P(ByNeed, RunsUpdatesBeforeForwardTasksWhenAGatherWaits) {
 
 INSTANTIATE_TEST_SUITE_P(Plugins, ByNeed, testing::Values("priority_sched", "dear_sched"));
 
-// The loss is a function of two layers, of which it shares a parameter with the second: when that is
-// back, the sum of its two gradients and the first layer wait for the compute lane.
+// The loss is a function of two layers, of which it shares a parameter with the second: when that
+// is back, the sum of its two gradients and the first layer wait for the compute lane.
 ModelSketch TwoBranches() {
   ModelSketch model;
   model.parameter_counts = {100000, 100000};

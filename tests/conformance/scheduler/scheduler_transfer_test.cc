@@ -83,8 +83,8 @@ TEST(FifoSched, SendsDuringBackward) {
 
 // ---- dear_sched
 
-// The two halves of a bucket's way: gradients that are summed and gathered, parameters that are updated
-// in parts and gathered, or gradients that are pushed and parameters that are pulled.
+// The two halves of a bucket's way: gradients that are summed and gathered, parameters that are
+// updated in parts and gathered, or gradients that are pushed and parameters that are pulled.
 struct Halves {
   bool sharded, served;
   const char *out, *back;

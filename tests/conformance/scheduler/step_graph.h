@@ -1,8 +1,8 @@
-// The tasks of one training step of a model that is no more than a sketch: forward and backward over
-// a DAG of layers, tied parameters, local, span and global hooks, with updates on ranks, in parts or
-// at servers. A scheduler plans it, and the engine's own BuildTaskGraph makes the tasks of that plan
-// (core/exec/task_graph.h says which), but with short names: "forward0" of layer 0, "push1" of
-// bucket 1.
+// The tasks of one training step of a model that is no more than a sketch: forward and backward
+// over a DAG of layers, tied parameters, local, span and global hooks, with updates on ranks, in
+// parts or at servers. A scheduler plans it, and the engine's own BuildTaskGraph makes the tasks of
+// that plan (core/exec/task_graph.h says which), but with short names: "forward0" of layer 0,
+// "push1" of bucket 1.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class StepGraph {
   StepGraph& operator=(const StepGraph&) = delete;
 
   ModelInfo model_info() const;
-  // Called once. Ids are dense but, with `shuffle`, in no relation to sequence numbers. The error of
-  // a plan that the engine refuses.
+  // Called once. Ids are dense but, with `shuffle`, in no relation to sequence numbers. The error
+  // of a plan that the engine refuses.
   Status Plan(Scheduler& scheduler, std::mt19937* shuffle);
 
   const std::vector<exec::BucketLayout>& buckets() const { return layout_.buckets; }

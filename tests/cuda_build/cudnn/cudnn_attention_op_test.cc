@@ -60,8 +60,9 @@ TEST(CudnnAttentionOp, BothPassesAreThoseOfOurKernels) {
   }
 }
 
-// Heads of another size; with our own backward pass, which reads what the forward pass by cuDNN has saved,
-// by default where runs must repeat and where it adds to a gradient; a batch that is not full.
+// Heads of another size; with our own backward pass, which reads what the forward pass by cuDNN has
+// saved, by default where runs must repeat and where it adds to a gradient; a batch that is not
+// full.
 TEST(CudnnAttentionOp, PassesAreMixedWhereTheyMustBe) {
   const struct {
     AttentionShape shape;

@@ -9,8 +9,8 @@ namespace emulated_cuda {
 
 enum class Order { kAscending, kDescending };
 
-// EMULATED_CUDA_ORDER: "ascending" (the default) or "descending". Anything else ends the process with a
-// sentence.
+// EMULATED_CUDA_ORDER: "ascending" (the default) or "descending". Anything else ends the process
+// with a sentence.
 Order OrderFromEnvironment();
 
 // The numbers from 0 to count - 1 in this order.

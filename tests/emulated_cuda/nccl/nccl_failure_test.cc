@@ -67,8 +67,7 @@ TEST(NcclCreation, WithDifferentLibrariesNamesBoth) {
 
 // A user may be steps ahead of the GPU.
 TEST(NcclFailure, ADeadlineBeginsWhenTheGpuComesToTheTransfer) {
-  World world(kNcclPlugin, 2);
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [](World& world, int rank) {
     TestStream stream(rank);
     std::atomic<bool> gate{false};
     stream.Hold(&gate);

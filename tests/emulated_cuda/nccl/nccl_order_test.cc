@@ -9,8 +9,7 @@ namespace {
 // What the producer stream writes late is what is sent; what the consumer stream does after
 // WaitStream sees the sum. The host waits for nothing in between.
 TEST(NcclOrder, ATransferIsBetweenTheWorkBeforeItAndTheWorkAfterIt) {
-  World world(kNcclPlugin, 2);
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [](World& world, int rank) {
     TestStream producer(rank), consumer(rank);
     std::vector<float> data(1000, -1), seen(1000, -1);
     std::atomic<bool> gate{false};
@@ -65,8 +64,7 @@ TEST(NcclOrder, AWorldOfOneCopiesInOrderToo) {
 }
 
 TEST(NcclOrder, TransfersCallBackInTheOrderOfSubmission) {
-  World world(kNcclPlugin, 3);
-  RunRanks(3, [&](int rank) {
+  OnRanks(3, [](World& world, int rank) {
     struct Ends {
       std::mutex mutex;
       std::vector<const void*> order;
@@ -102,8 +100,7 @@ TEST(NcclOrder, TransfersCallBackInTheOrderOfSubmission) {
 }
 
 TEST(NcclOrder, TheRootOfABroadcastNeedsNoPlaceToReceive) {
-  World world(kNcclPlugin, 2);
-  RunRanks(2, [&](int rank) {
+  OnRanks(2, [](World& world, int rank) {
     std::vector<float> data(10, rank == 1 ? 5.0f : 0.0f);
     const Status status =
         SubmitAndWait(world.rank(rank), {.kind = TransferKind::kBroadcast,
