@@ -32,8 +32,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/collectives/contender.h"
 #include "bench/support/folder_host.h"
-#include "bench/support/plugin_library.h"
+#include "core/plugin/create_object.h"
 #include "engine/communicator.h"
 #include "engine/ext/shared_memory.h"
 
@@ -270,9 +271,9 @@ void Measure(const Flags& flags) {
                    .local_rank = Rank(),
                    .local_world_size = WorldSize()},
                   folder);
-  const auto plugin = PluginLibrary::Load(ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so");
-  Require(plugin.status(), "plugin");
-  const auto created = plugin->Create<Communicator>(host);
+  const auto choice = ChoosePlugin(ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so", {}, {});
+  Require(choice.status(), "plugin");
+  const auto created = plugin::Create<Communicator>(*choice, host);
   Require(created.status(), "plugin");
   Communicator& communicator = **created;
   BareLoop bare_loop(kLargest);

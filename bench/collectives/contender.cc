@@ -16,8 +16,8 @@ constexpr int64_t kWaitBeyondMs = 5000;  // after the deadline of the transfer i
 // "tcp.timeout=3" -> the option `timeout` and its text.
 Status ApplyOverride(const std::string& override, plugin::PluginChoice* choice) {
   const auto refuse = [&](const std::string& why) {
-    return Status::Error(StatusCode::kConfig, "option '%s' of communicator '%s': %s",
-                         override.c_str(), choice->entry.name.c_str(), why.c_str());
+    return Status::Error(StatusCode::kConfig, "option '%s' of plugin '%s': %s", override.c_str(),
+                         choice->entry.name.c_str(), why.c_str());
   };
   const size_t equals = override.find('=');
   if (equals == std::string::npos) return refuse("write it as KEY=VALUE");
@@ -40,22 +40,29 @@ Status ApplyOverride(const std::string& override, plugin::PluginChoice* choice) 
 
 }  // namespace
 
+Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
+                                          const std::vector<std::string>& overrides,
+                                          const std::vector<std::string>& folders) {
+  plugin::PluginChoice choice;
+  ENGINE_ASSIGN_OR_RETURN(choice.entry, plugins::PluginCatalog::Scan(folders).Find(plugin));
+  for (const OptionSpec* spec : plugins::OptionsOf(choice.entry.options, "")) {
+    choice.options.push_back(plugins::DefaultOf(*spec));
+  }
+  for (const std::string& override : overrides) {
+    ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &choice));
+  }
+  return choice;
+}
+
 Result<Contender> FindContender(const std::string& label, const std::string& plugin,
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& folders) {
   Contender contender{label, {}};
-  ENGINE_ASSIGN_OR_RETURN(contender.choice.entry,
-                          plugins::PluginCatalog::Scan(folders).Find(plugin));
+  ENGINE_ASSIGN_OR_RETURN(contender.choice, ChoosePlugin(plugin, overrides, folders));
   const plugin::PluginEntry& entry = contender.choice.entry;
   if (entry.kind != PluginKind::kCommunicator) {
     return Status::Error(StatusCode::kPlugin, "plugin '%s' (%s) is no communicator",
                          entry.name.c_str(), entry.path.c_str());
-  }
-  for (const OptionSpec* spec : plugins::OptionsOf(entry.options, "")) {
-    contender.choice.options.push_back(plugins::DefaultOf(*spec));
-  }
-  for (const std::string& override : overrides) {
-    ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &contender.choice));
   }
   for (const OptionSpec* spec : plugins::OptionsOf(entry.options, "")) {
     const std::string name(spec->name.view());

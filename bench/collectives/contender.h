@@ -10,14 +10,19 @@
 
 namespace engine::bench {
 
+// `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
+// `overrides`: "timeout=3" or "tcp.timeout=3". kPlugin when there is no such plugin, kConfig when an
+// option is unknown or wrong.
+Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
+                                          const std::vector<std::string>& overrides,
+                                          const std::vector<std::string>& folders);
+
 struct Contender {
   std::string label;  // "A", "B"
   plugin::PluginChoice choice;
 };
 
-// `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
-// `overrides`: "timeout=3" or "tcp.timeout=3". kPlugin when there is no such plugin or it is no
-// communicator, kConfig when an option is unknown, wrong or missing.
+// ChoosePlugin, kPlugin also when it is no communicator, kConfig also when an option is missing.
 Result<Contender> FindContender(const std::string& label, const std::string& plugin,
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& folders);

@@ -18,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "app/plugins/option_value.h"
+#include "bench/collectives/contender.h"
 #include "bench/support/folder_host.h"
-#include "bench/support/plugin_library.h"
 #include "core/graph/device_buffer.h"
+#include "core/plugin/create_object.h"
 
 namespace engine::bench {
 namespace {
@@ -31,7 +33,7 @@ constexpr int64_t kContext = 1024, kWidth = 768, kHeads = 12, kVocabulary = 5030
 struct TimedCase {
   std::string name;
   std::string op;
-  Overrides attributes;
+  std::vector<plugin::OwnedOption> attributes;
   std::vector<TensorSpec> inputs;
   int64_t classes = 0;      // int32 inputs hold numbers below it
   double forward_flop = 0;  // of one call
@@ -44,12 +46,6 @@ struct OpTime {
 };
 
 constexpr int64_t kTimeoutMs = 60000;
-
-// A world of one, without a store.
-FolderHost& TheHost() {
-  static FolderHost host({}, {});  // plugins may keep it
-  return host;
-}
 
 // Memory of one op's call, filled with small numbers.
 class CallMemory {
@@ -123,46 +119,26 @@ double Bytes(const std::vector<TensorView>& views) {
   return sum;
 }
 
-// Times of single ops of a plugin, on the device that it brings.
-class OpTimer {
- public:
-  // The op plugin at `path` with options of its own.
-  static Result<std::unique_ptr<OpTimer>> Load(const std::string& path, const Overrides& options);
-
-  // Queues `calls` calls at once, `rounds` times, after one round that is not counted.
-  Result<OpTime> Time(const TimedCase& timed, int calls, int rounds);
-
-  Device& device() { return *library_->device(); }
-
- private:
-  OpTimer(PluginLibrary plugin, std::unique_ptr<OpLibrary> library)
-      : plugin_(std::move(plugin)), library_(std::move(library)) {}
-
-  PluginLibrary plugin_;
-  std::unique_ptr<OpLibrary> library_;
-};
-
-Result<std::unique_ptr<OpTimer>> OpTimer::Load(const std::string& path, const Overrides& options) {
-  ENGINE_ASSIGN_OR_RETURN(PluginLibrary plugin, PluginLibrary::Load(path));
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<OpLibrary> library,
-                          plugin.Create<OpLibrary>(TheHost(), options));
-  return std::unique_ptr<OpTimer>(new OpTimer(std::move(plugin), std::move(library)));
-}
-
-// The memory of one call from top to bottom; parts would only pass its ten arrays around.
+// Queues `calls` calls at once, `rounds` times, after one round that is not counted, on the device
+// that the plugin brings. The memory of one call from top to bottom; parts would only pass its ten
+// arrays around.
 // NOLINTNEXTLINE(readability-function-size)
-Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
-  const OptionTexts values(plugin_.option_specs(), timed.op, timed.attributes);
+Result<OpTime> TimeOf(const TimedCase& timed, const plugin::PluginEntry& plugin, OpLibrary& library,
+                      int calls, int rounds) {
+  ENGINE_ASSIGN_OR_RETURN(const auto attributes,
+                          plugins::CompleteAttributes(plugin, timed.op, timed.attributes));
+  const std::vector<OptionValue> values = plugin::Views(attributes);
   Op* raw = nullptr;
-  ENGINE_RETURN_IF_ERROR(library_->CreateOp(timed.op, values.options(), &raw));
+  ENGINE_RETURN_IF_ERROR(library.CreateOp(timed.op, Options(values), &raw));
   const std::unique_ptr<Op> op(raw);
+  Device& device = *library.device();
   OpSignature signature;
   ENGINE_RETURN_IF_ERROR(op->Infer(timed.inputs, &signature));
   Stream* raw_stream = nullptr;
-  ENGINE_RETURN_IF_ERROR(device().CreateStream(&raw_stream));
+  ENGINE_RETURN_IF_ERROR(device.CreateStream(&raw_stream));
   const std::unique_ptr<Stream> stream(raw_stream);
 
-  CallMemory memory(device(), *stream);
+  CallMemory memory(device, *stream);
   std::vector<TensorView> inputs, outputs, output_grads, input_grads;
   std::vector<TensorSpec> specs = timed.inputs;
   for (int32_t i = 0; i < signature.parameter_count; ++i) {
@@ -214,6 +190,10 @@ Result<OpTime> OpTimer::Time(const TimedCase& timed, int calls, int rounds) {
   return time;
 }
 
+plugin::OwnedOption Attribute(const char* name, int64_t value) {
+  return {.name = name, .type = OptionType::kInt, .integer = value};
+}
+
 std::vector<TimedCase> Cases(int64_t samples, DType activation) {
   const auto x = [&](int64_t width) {
     return TensorSpec{{samples, kContext, width}, activation, 1};
@@ -224,7 +204,7 @@ std::vector<TimedCase> Cases(int64_t samples, DType activation) {
     const double flop = 2 * rows * static_cast<double>(from) * static_cast<double>(to);
     return TimedCase{.name = name,
                      .op = op,
-                     .attributes = {{"units", std::to_string(to)}},
+                     .attributes = {Attribute("units", to)},
                      .inputs = {x(from)},
                      .forward_flop = flop,
                      .backward_flop = 2 * flop};
@@ -234,9 +214,8 @@ std::vector<TimedCase> Cases(int64_t samples, DType activation) {
   std::vector<TimedCase> cases;
   cases.push_back({.name = "embedding",
                    .op = "embedding",
-                   .attributes = {{"vocabulary", std::to_string(kVocabulary)},
-                                  {"width", std::to_string(kWidth)},
-                                  {"positions", std::to_string(kContext)}},
+                   .attributes = {Attribute("vocabulary", kVocabulary), Attribute("width", kWidth),
+                                  Attribute("positions", kContext)},
                    .inputs = {tokens},
                    .classes = kVocabulary});
   cases.push_back({.name = "norm", .op = "layer_norm", .inputs = {x(kWidth)}});
@@ -244,7 +223,7 @@ std::vector<TimedCase> Cases(int64_t samples, DType activation) {
   cases.push_back(product("qkv", "linear", kWidth, 3 * kWidth));
   cases.push_back({.name = "attention",
                    .op = "attention",
-                   .attributes = {{"heads", std::to_string(kHeads)}},
+                   .attributes = {Attribute("heads", kHeads)},
                    .inputs = {x(3 * kWidth)},
                    .forward_flop = attention,
                    .backward_flop = 2.5 * attention});
@@ -281,15 +260,13 @@ void Print(const TimedCase& timed, const char* pass, double us, double flop, dou
 int Run(int argc, char** argv) {
   bool json = false;
   std::vector<std::string> words;
-  Overrides options;
+  std::vector<std::string> options;
   for (int i = 1; i < argc; ++i) {
     const char* const word = argv[i];
     if (std::strcmp(word, "--json") == 0) {
       json = true;
-    } else if (const char* const equal = std::strchr(word, '=')) {
-      options[std::string(word, equal)] = equal + 1;
     } else {
-      words.emplace_back(word);
+      (std::strchr(word, '=') ? options : words).emplace_back(word);
     }
   }
   if (words.empty()) {
@@ -300,12 +277,15 @@ int Run(int argc, char** argv) {
   }
   const int64_t samples = words.size() > 1 ? std::atoll(words[1].c_str()) : 64;
   const std::string precision = words.size() > 2 ? words[2] : "bf16";
-  options.emplace("precision", precision);
-  const auto timer = OpTimer::Load(words[0], options);
-  if (!timer.ok() || samples < 1) {
+  static FolderHost host({}, {});  // a world of one, without a store; plugins may keep it
+  options.insert(options.begin(), "precision=" + precision);
+  const auto choice = ChoosePlugin(words[0], options, {});
+  const auto library = choice.ok() ? plugin::Create<OpLibrary>(*choice, host)
+                                   : Result<std::unique_ptr<OpLibrary>>(choice.status());
+  if (!library.ok() || samples < 1) {
     std::fprintf(stderr, "cuda_op_times: %s\n",
-                 timer.ok() ? "SAMPLES must be at least 1" : timer.status().message());
-    return timer.ok() ? 2 : 79;
+                 library.ok() ? "SAMPLES must be at least 1" : library.status().message());
+    return library.ok() ? 2 : 79;
   }
   if (!json) {
     std::printf("%lld samples of %lld tokens, %s\n%-14s %-9s %10s %10s %10s\n",
@@ -315,7 +295,7 @@ int Run(int argc, char** argv) {
   const DType activation = precision == "bf16" ? DType::kBFloat16 : DType::kFloat32;
   for (const TimedCase& timed : Cases(samples, activation)) {
     if (words.size() > 3 && timed.name != words[3]) continue;
-    const auto time = (*timer)->Time(timed, 20, 5);
+    const auto time = TimeOf(timed, choice->entry, **library, 20, 5);
     if (!time.ok()) {
       std::fprintf(stderr, "cuda_op_times: %s: %s\n", timed.name.c_str(), time.status().message());
       return 1;

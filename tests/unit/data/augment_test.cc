@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "app/data/batch_loader.h"
 #include "tests/support/expect_status.h"
 
 namespace engine {
@@ -170,36 +169,6 @@ TEST(Augment, DependsOnSeedEpochAndIndexOnly) {
     changes.insert(FindChange(Get(plain, 0, i), first[static_cast<size_t>(i)], 2));
   }
   EXPECT_GT(changes.size(), 15u) << "the images of an epoch are changed in the same way";
-}
-
-// The images of steps [from, to), by their targets, as `ranks` ranks see them together.
-std::map<std::pair<int64_t, int32_t>, Image> Seen(const Dataset& dataset, int32_t ranks,
-                                                  int64_t from, int64_t to, int32_t prefetch) {
-  std::map<std::pair<int64_t, int32_t>, Image> seen;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    const auto loader = ValueOf(data::LoadBatches(
-        dataset, {.global_batch = 15, .rank = rank, .world_size = ranks, .first_step = from},
-        {.seed = 2, .prefetch = prefetch}));
-    for (int64_t step = from; step < to; ++step) {
-      const train::Batch* batch = *loader->Next();
-      const float* pixels = static_cast<const float*>(batch->input);
-      const int64_t count = dataset.info().inputs[0].shape.Count();
-      for (int64_t i = 0; i < batch->samples; ++i, pixels += count) {
-        seen[{step, static_cast<const int32_t*>(batch->target)[i]}] = Image(pixels, pixels + count);
-      }
-    }
-  }
-  return seen;
-}
-
-TEST(Augment, IsTheSameForAnyRanksAndAfterAnInterruption) {
-  const auto augmented = Augmented({.crop_padding = 2, .flip = true});
-  const auto alone = Seen(*augmented, 1, 0, 9, 2);
-  EXPECT_EQ(alone.size(), 3u * kImages);
-  EXPECT_EQ(Seen(*augmented, 3, 0, 9, 0), alone);
-  auto resumed = Seen(*augmented, 2, 0, 4, 5);
-  resumed.merge(Seen(*augmented, 4, 4, 9, 1));
-  EXPECT_EQ(resumed, alone);
 }
 
 TEST(Augment, OnlyWhatIsTrainedOn) {

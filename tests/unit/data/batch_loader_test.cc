@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,9 +22,10 @@ using ::testing::HasSubstr;
 using train::BatchRequest;
 
 // Sample i is {i, epoch}, its target {i, -i}. There are none to hold out.
-class CountingDataset : public Dataset {
+class CountingDataset final : public Dataset {
  public:
-  explicit CountingDataset(int64_t size) : size_(size) {}
+  using Before = std::function<Status(const FillCall&)>;
+  explicit CountingDataset(int64_t size, Before before = {}) : size_(size), before_(before) {}
   DatasetInfo info() const noexcept override {
     return {.name = "counting",
             .inputs = {&input_, 1},
@@ -33,6 +35,7 @@ class CountingDataset : public Dataset {
   }
   Status Open(uint64_t) noexcept override { return {}; }
   Status Fill(const FillCall& call) const noexcept override {
+    if (before_) ENGINE_RETURN_IF_ERROR(before_(call));
     auto* input = static_cast<float*>(call.tensors[0]);
     auto* target = static_cast<int32_t*>(call.tensors[1]);
     for (const int64_t index : call.indices) {
@@ -46,22 +49,9 @@ class CountingDataset : public Dataset {
 
  private:
   const int64_t size_;
+  const Before before_;
   const SampleTensor input_{.name = "input", .shape = {2}};
   const SampleTensor target_{.name = "target", .shape = {2}, .dtype = DType::kInt32};
-};
-
-class FailingDataset : public CountingDataset {
- public:
-  FailingDataset(int64_t size, int64_t bad) : CountingDataset(size), bad_(bad) {}
-  Status Fill(const FillCall& call) const noexcept override {
-    if (std::find(call.indices.begin(), call.indices.end(), bad_) == call.indices.end()) {
-      return CountingDataset::Fill(call);
-    }
-    return Status::Error(StatusCode::kBadData, "sample %d is bad", static_cast<int>(bad_));
-  }
-
- private:
-  const int64_t bad_;
 };
 
 const int32_t* Targets(const train::Batch& batch) {
@@ -242,7 +232,10 @@ TEST(BatchLoader, ABatchStaysUntilTheNextCall) {
 }
 
 TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
-  const FailingDataset dataset(100, 25);
+  const CountingDataset dataset(100, [](const FillCall& call) {
+    const bool bad = std::find(call.indices.begin(), call.indices.end(), 25) != call.indices.end();
+    return bad ? Status::Error(StatusCode::kBadData, "sample 25 is bad") : Status();
+  });
   const auto loader = Make(dataset, {.global_batch = 10}, {.shuffle = false, .prefetch = 5});
   train::Batch batch;
   EXPECT_EQ(Take(*loader, &batch).front(), 0);
@@ -306,46 +299,33 @@ TEST(BatchLoader, EndsAtAnyTime) {
   }
 }
 
-// Says how much has been allocated on the producer's thread since it filled the first batch.
-class AllocationDataset : public CountingDataset {
- public:
-  AllocationDataset() : CountingDataset(50) {}
-  Status Fill(const FillCall& call) const noexcept override {
+TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
+  std::atomic<uint64_t> allocated{0};  // on the producer's thread since it filled the first batch
+  const CountingDataset dataset(50, [&](const FillCall&) {
     thread_local const test::AllocationCounter since_first;
     allocated = since_first.count();
-    return CountingDataset::Fill(call);
-  }
-  mutable std::atomic<uint64_t> allocated{0};
-};
-
-TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
-  const AllocationDataset dataset;
+    return Status();
+  });
   const auto loader = Make(dataset, {.global_batch = 8});
   ASSERT_TRUE(loader->Next().ok());
   const test::AllocationCounter here;
   bool all_ok = true;
   for (int step = 0; step < 200; ++step) all_ok = loader->Next().ok() && all_ok;
   EXPECT_EQ(here.count(), 0u);
-  EXPECT_EQ(dataset.allocated, 0u);
+  EXPECT_EQ(allocated, 0u);
   EXPECT_TRUE(all_ok);
 }
 
-class StuckDataset : public CountingDataset {
- public:
-  StuckDataset() : CountingDataset(10) {}
-  Status Fill(const FillCall&) const noexcept override {
-    while (!released) std::this_thread::yield();
-    return {};
-  }
-  std::atomic<bool> released{false};
-};
-
 TEST(BatchLoader, ABatchThatTakesTooLongIsATimeout) {
-  StuckDataset dataset;
+  std::atomic<bool> released{false};
+  const CountingDataset dataset(10, [&](const FillCall&) {
+    while (!released) std::this_thread::yield();
+    return Status();
+  });
   const auto loader = Make(dataset, {.global_batch = 2}, {.timeout_ms = 5});
   EXPECT_THAT(loader->Next(), FailsWith(StatusCode::kTimeout,
                                         HasSubstr("counting: no batch was ready within 5 ms")));
-  dataset.released = true;
+  released = true;
 }
 
 TEST(BatchLoader, OptionsOutOfRange) {

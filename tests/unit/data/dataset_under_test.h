@@ -89,13 +89,4 @@ inline std::vector<int32_t> TokensOf(const SplitView& dataset, uint64_t epoch, i
   return tokens;
 }
 
-// Where the first sample of each of `epochs` epochs begins, in a text that counts.
-inline std::vector<int32_t> Beginnings(const SplitView& dataset, uint64_t epochs) {
-  std::vector<int32_t> beginnings;
-  for (uint64_t epoch = 0; epoch < epochs; ++epoch) {
-    beginnings.push_back(TokensOf(dataset, epoch, 0)[0]);
-  }
-  return beginnings;
-}
-
 }  // namespace engine::testing

@@ -15,6 +15,7 @@ namespace engine {
 namespace {
 
 using mnist::ReadIdx;
+using ::testing::AllOf;
 using testing::Gzip;
 using ::testing::HasSubstr;
 using testing::IdxHeader;
@@ -23,11 +24,8 @@ using testing::IdxLabels;
 using testing::TempFolder;
 
 void ExpectBad(const std::string& path, int32_t dimensions, const std::string& reason) {
-  const auto array = ReadIdx(path, dimensions);
-  ASSERT_FALSE(array.ok()) << reason;
-  EXPECT_EQ(array.status().code(), StatusCode::kBadData) << array.status().message();
-  EXPECT_THAT(array.status().message(), HasSubstr(path));
-  EXPECT_THAT(array.status().message(), HasSubstr(reason));
+  EXPECT_THAT(ReadIdx(path, dimensions),
+              FailsWith(StatusCode::kBadData, AllOf(HasSubstr(path), HasSubstr(reason))));
 }
 
 TEST(Idx, ReadsPlainAndGzipByContent) {
@@ -53,10 +51,9 @@ TEST(Idx, EveryTruncationIsRefused) {
   TempFolder folder;
   for (const std::string& content : {IdxImages(4), Gzip(IdxImages(4))}) {
     for (size_t size = 0; size < content.size(); ++size) {
-      const auto array = ReadIdx(folder.Write("images", content.substr(0, size)), 3);
-      ASSERT_FALSE(array.ok()) << size << " of " << content.size() << " bytes";
-      EXPECT_EQ(array.status().code(), StatusCode::kBadData) << size;
-      EXPECT_THAT(array.status().message(), HasSubstr("offset")) << size;
+      ASSERT_THAT(ReadIdx(folder.Write("images", content.substr(0, size)), 3),
+                  FailsWith(StatusCode::kBadData, HasSubstr("offset")))
+          << size << " of " << content.size() << " bytes";
     }
   }
 }

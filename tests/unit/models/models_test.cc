@@ -220,16 +220,14 @@ TEST_F(ModelsTest, SparsePullNeedsATableThatIsTrained) {
     return exec::CheckHasRowTables(graph);
   };
   EXPECT_TRUE(check("gpt { layers: 1 tied: false }", kTokens).ok());
-  const Status tied = check("gpt { layers: 1 }", kTokens);
-  EXPECT_EQ(tied.code(), StatusCode::kConfig);
-  EXPECT_THAT(tied.message(),
-              AllOf(HasSubstr("train.sparse_pull"), HasSubstr("set 'tied' of the model to false")));
+  EXPECT_THAT(check("gpt { layers: 1 }", kTokens),
+              FailsWith(StatusCode::kConfig, AllOf(HasSubstr("train.sparse_pull"),
+                                                   HasSubstr("set 'tied' of the model to false"))));
   for (const Status& status :
        {check("mlp {}", kVectors),
         check("gpt { layers: 1 tied: false } frozen: \"embedding\"", kTokens)}) {
-    EXPECT_EQ(status.code(), StatusCode::kConfig);
-    EXPECT_THAT(status.message(),
-                AllOf(HasSubstr("train.sparse_pull"), HasSubstr("trains no table")));
+    EXPECT_THAT(status, FailsWith(StatusCode::kConfig, AllOf(HasSubstr("train.sparse_pull"),
+                                                             HasSubstr("trains no table"))));
   }
 }
 
