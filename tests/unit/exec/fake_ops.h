@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/model/graph_builder.h"
-#include "tests/support/bfloat16.h"
+#include "tests/support/elements.h"
 
 namespace engine::test {
 
