@@ -221,9 +221,8 @@ bool Executor::End() {
   if (options_.log) {
     options_.log(LogLevel::kWarning,
                  "communicator '" + options_.communicator_name +
-                     "' has not ended its transfers in " +
-                     std::to_string(options_.drain_ms / 1000) +
-                     " s after it was aborted: the memory of the model, to which it may still "
+                     "' has not ended its transfers in " + std::to_string(options_.drain_ms) +
+                     " ms after it was aborted: the memory of the model, to which it may still "
                      "write, stays until this process ends");
   }
   return false;

@@ -60,9 +60,9 @@ TEST(AllocationTest, StepsOfAcceleratorsAllocateNothing) {
 TEST(AllocationTest, GathersAllocateNothing) {
   FakeCommunicator network(2);
   network.submitted.reserve(100);
-  HostDevice device;
   exec::Submitter submitter(network, "fake", nullptr);
-  exec::CommunicatorReplicas replicas(submitter, device, {.rank = 1, .world_size = 2}, 1, 1000);
+  exec::CommunicatorReplicas replicas(submitter, /*queues=*/false, {.rank = 1, .world_size = 2}, 1,
+                                      1000);
   float all[2] = {};
   const AllocationCounter counter;
   bool ok = true;

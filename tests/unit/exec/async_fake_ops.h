@@ -7,64 +7,9 @@
 
 #include "engine/ext/wire_format.h"
 #include "tests/support/async_accelerator.h"
-#include "tests/support/bfloat16.h"
 #include "tests/unit/exec/fake_ops.h"
 
 namespace engine::test {
-
-// y = x + numbers that depend on step and position, as random ones would.
-class NoiseOp final : public FakeOp {
- public:
-  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
-    signature->differentiable_inputs = 1;
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    const int64_t width = call.inputs[0].shape.Count(1);
-    return Each(call, [&](int64_t k) {
-      const auto position = call.first_sample + static_cast<uint64_t>(k / width);
-      const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
-      return call.inputs[0].f32()[k] + noise / 16;
-    });
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    PutEach(call, 0, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
-    return {};
-  }
-};
-
-// y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
-class RoundedScaleOp final : public FakeOp {
- public:
-  explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    AddParameter(inputs,
-                 {.name = "weight",
-                  .initializer = Initializer::kNormal,
-                  .scale = 0.7f,
-                  .decay = 1,
-                  .dtype = reads_copy_ ? DType::kBFloat16 : DType::kFloat32},
-                 signature);
-    signature->backward_reads_inputs = UINT32_MAX;
-    signature->accumulates = 3;
-  }
-  Status Forward(const OpCall& call) noexcept override {
-    return Each(call, [&](int64_t k) { return call.inputs[0].f32()[k] * Weight(call, k); });
-  }
-  Status Backward(const OpCall& call) noexcept override {
-    const float* const dy = call.output_grads[0].f32();
-    PutSums(call, [&](int64_t k) { return dy[k] * call.inputs[0].f32()[k]; });
-    PutEach(call, 0, [&](int64_t k) { return dy[k] * Weight(call, k); });
-    return {};
-  }
-
- private:
-  float Weight(const OpCall& call, int64_t k) const {
-    const TensorView& w = call.inputs[1];
-    return FromBFloat16(reads_copy_ ? static_cast<const uint16_t*>(w.data)[k % w.count()]
-                                    : ToBFloat16(w.f32()[k % w.count()]));
-  }
-  const bool reads_copy_;
-};
 
 // The loss of LossOp, that may write the gradient of its input over the input; counts how often.
 class InPlaceLossOp final : public Op {

@@ -5,12 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -68,6 +65,7 @@ struct AsyncWorld {
   std::vector<AsyncStep> steps = std::vector<AsyncStep>(6);
   std::function<void(const AsyncRank&, const std::string& op, bool backward)> before_call;
   std::function<void(const AsyncRank&, const Transfer&)> on_submit;
+  std::function<std::unique_ptr<Op>(const std::string& name)> own_op;  // null: one of the small ops
   // In the place of the small ops and the model of them: ops of a plugin, and a model.
   std::string op_library;
   OptionValues::Overrides op_library_options;
@@ -76,37 +74,23 @@ struct AsyncWorld {
   // In the place of the steps.
   std::function<Status(const AsyncRank&, exec::Executor&)> body;
 
-  static std::string PathOf(const std::string& plugin) {
-    return ENGINE_TEST_PLUGIN_DIR "/libengine_" + plugin + ".so";
-  }
-
   template <typename T>
   static std::unique_ptr<T> Load(const std::string& name, Host& host,
                                  const OptionValues::Overrides& options = {}) {
-    auto plugin = PluginUnderTest::Load(PathOf(name));
-    if (!plugin.ok()) {
-      ADD_FAILURE() << plugin.status().message();
-      return nullptr;
-    }
-    auto made = plugin->Create<T>(host, options);
-    if (made.ok()) return std::move(*made);
-    ADD_FAILURE() << made.status().message();
-    return nullptr;
+    return CreateFrom<T>(PluginPath(name), options, &host);
   }
 
   plugin::OpFactory Ops(const AsyncRank& rank, std::atomic<int>* in_place) const {
     return [this, rank, in_place](
                const std::string& name,
                const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
-      std::unique_ptr<Op> op;
-      if (name == "noise") op = std::make_unique<NoiseOp>();
+      if (name == "mean") return std::unique_ptr<Op>(new MeanOp(on_device));
+      std::unique_ptr<Op> op = own_op ? own_op(name) : nullptr;
       if (name == "rounded") op = std::make_unique<RoundedScaleOp>(on_device);
       if (name == "loss_in_place") op = std::make_unique<InPlaceLossOp>(in_place);
-      if (name == "scale_first") op = std::make_unique<ScaleOp>(true);
-      if (op == nullptr && name != "mean") {
-        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name, options));
+      if (op == nullptr) {
+        ENGINE_ASSIGN_OR_RETURN(op, FakeOps()(name == "scale_first" ? "scale" : name, options));
       }
-      if (name == "mean") return std::unique_ptr<Op>(new MeanOp(on_device));
       if (!on_device) return op;
       AsyncOp::BeforeCall before;
       if (before_call) {
@@ -122,7 +106,7 @@ struct AsyncWorld {
     if (on_device) library = std::make_unique<AsyncOpLibrary>(*rank.device, std::move(library));
     OpLibrary* const made = library.get();
     plugins->ops.push_back(std::move(library));
-    const auto plugin = PluginUnderTest::Load(PathOf(op_library));
+    const auto plugin = PluginUnderTest::Load(PluginPath(op_library));
     return [made, specs = plugin->option_specs()](
                const std::string& name,
                const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
@@ -344,7 +328,7 @@ struct AsyncWorld {
 
 inline void ExpectOk(const std::vector<AsyncOutcome>& outcomes) {
   for (const AsyncOutcome& outcome : outcomes) {
-    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+    EXPECT_THAT(outcome.status, IsOk());
   }
 }
 
@@ -353,8 +337,8 @@ inline void ExpectSameBits(const std::vector<AsyncOutcome>& made,
   ASSERT_EQ(made.size(), wanted.size());
   for (size_t r = 0; r < made.size(); ++r) {
     SCOPED_TRACE("rank " + std::to_string(r));
-    ASSERT_TRUE(wanted[r].status.ok()) << wanted[r].status.message();
-    ASSERT_TRUE(made[r].status.ok()) << made[r].status.message();
+    ASSERT_THAT(wanted[r].status, IsOk());
+    ASSERT_THAT(made[r].status, IsOk());
     ASSERT_FALSE(wanted[r].parameters.empty());
     EXPECT_TRUE(r > 0 || !wanted[r].momentum.empty());
     for (const float value : wanted[r].parameters) ASSERT_TRUE(std::isfinite(value));

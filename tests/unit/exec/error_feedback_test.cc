@@ -12,10 +12,8 @@
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/resume.h"
 #include "tests/conformance/plugin_under_test.h"
-#include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
-#include "tests/unit/exec/ranks.h"
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
 namespace {
@@ -29,12 +27,6 @@ graph::Graph Product() {
   return net.Finish(net.Apply("b", "scale", {net.Apply("a", "scale", {Net::kX})}));
 }
 
-std::vector<std::unique_ptr<GradientHook>> Only(std::unique_ptr<GradientHook> hook) {
-  std::vector<std::unique_ptr<GradientHook>> hooks;
-  hooks.push_back(std::move(hook));
-  return hooks;
-}
-
 std::vector<float> StateOf(const exec::Executor& executor) {
   std::vector<float> values;
   for (const int32_t parameter : {0, 1}) {
@@ -45,21 +37,18 @@ std::vector<float> StateOf(const exec::Executor& executor) {
 }
 
 // What one rank sees in one step.
-struct Batch {
-  std::vector<float> x;
-  std::vector<int32_t> targets;
-
-  Batch(int64_t samples, uint64_t step, int rank) {
-    std::mt19937 random(static_cast<uint32_t>(100 * step) + static_cast<uint32_t>(rank));
-    std::normal_distribution<float> normal;
-    const uint32_t masked_of_ten = 3 * (static_cast<uint32_t>(step) % 4);
-    for (int64_t k = 0; k < samples * kWidth; ++k) {
-      x.push_back(normal(random));
-      const bool counts = random() % 10 >= masked_of_ten;
-      targets.push_back(counts ? static_cast<int32_t>(random() % 5) - 3 : kMasked);
-    }
+StepBatch BatchOf(int64_t samples, uint64_t step, int rank) {
+  StepBatch batch{.samples = samples, .rate = kRate};
+  std::mt19937 random(static_cast<uint32_t>(100 * step) + static_cast<uint32_t>(rank));
+  std::normal_distribution<float> normal;
+  const uint32_t masked_of_ten = 3 * (static_cast<uint32_t>(step) % 4);
+  for (int64_t k = 0; k < samples * kWidth; ++k) {
+    batch.input.push_back(normal(random));
+    const bool counts = random() % 10 >= masked_of_ten;
+    batch.target.push_back(counts ? static_cast<int32_t>(random() % 5) - 3 : kMasked);
   }
-};
+  return batch;
+}
 
 // A run from one checkpoint to the next; batch sizes come again and again.
 struct Phase {
@@ -101,11 +90,11 @@ class Reference {
     double targets = 0;
     for (int rank = 0; rank < phase.ranks; ++rank) {
       Vector& gradient = gradients.emplace_back();
-      const Batch batch(phase.Share(step, rank), step, rank);
-      for (size_t k = 0; k < batch.x.size(); ++k) {
-        if (batch.targets[k] == kMasked) continue;
+      const StepBatch batch = BatchOf(phase.Share(step, rank), step, rank);
+      for (size_t k = 0; k < batch.input.size(); ++k) {
+        if (batch.target[k] == kMasked) continue;
         const size_t i = k % kWidth;
-        const double slope = double{batch.x[k]} * (batch.targets[k] + 1);
+        const double slope = double{batch.input[k]} * (batch.target[k] + 1);
         gradient[i] += slope * values_[kWidth + i];
         gradient[kWidth + i] += slope * values_[i];
         ++targets;
@@ -130,53 +119,41 @@ class Reference {
   std::vector<Vector> residuals_;
 };
 
-struct Outcome {
-  Status status;
-  std::vector<float> values, residual;
-};
-
 class ErrorFeedbackTest : public ::testing::Test {
  protected:
-  static Status Train(exec::Executor& executor, const Phase& phase, uint64_t first_step, int rank) {
-    for (uint64_t step = first_step; step < first_step + phase.steps; ++step) {
-      const int64_t samples = phase.Share(step, rank);
-      const Batch batch(samples, step, rank);
-      const auto done = executor.Step({.input = batch.x.data(),
-                                       .target = batch.targets.data(),
-                                       .samples = samples,
-                                       .step = step,
-                                       .learning_rate = kRate});
-      if (!done.ok()) return done.status();
-    }
-    ENGINE_RETURN_IF_ERROR(executor.Flush());
-    return executor.CollectStates();
-  }
-
-  Status RunRank(const Phase& phase, uint64_t first_step, int rank, Hub& hub, base::Store& store,
-                 Outcome* outcome) {
-    Rig rig;
-    rig.store = &store;
-    rig.options = TestOptions(rank, phase.ranks, 20000);
-    rig.options.loss_scale = phase.loss_scale;
-    ENGINE_RETURN_IF_ERROR(rig.Make(
-        Product(), std::make_unique<LeadScheduler>(first_step + static_cast<uint64_t>(rank)),
-        std::make_unique<HubCommunicator>(hub, rank),
-        Only(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.05"}}))));
-    exec::Executor& executor = *rig.executor;
-    if (first_step > 1) {
+  // Goes on where the run before has ended; gives what each rank has not sent at the end.
+  std::vector<RankResult> Run(const Phase& phase, uint64_t first_step,
+                              std::vector<std::vector<float>>* residuals) {
+    RankWorld world{
+        .size = phase.ranks, .steps = phase.steps, .seed = static_cast<uint32_t>(first_step)};
+    world.first_step = first_step;
+    world.model = Product;
+    world.hooks = [] {
+      return HookList(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.05"}}));
+    };
+    world.scheduler = [&](int rank) {
+      return std::make_unique<LeadScheduler>(first_step + static_cast<uint64_t>(rank));
+    };
+    world.prepare = [&](Rig& rig) { rig.options.loss_scale = phase.loss_scale; };
+    world.batch = [&](int rank, uint64_t step) {
+      return BatchOf(phase.Share(step, rank), step, rank);
+    };
+    world.begin = [&](exec::Executor& executor, int rank) -> Status {
+      if (first_step == 1) return {};
       ENGINE_ASSIGN_OR_RETURN(const auto opened, checkpoint::OpenCheckpoint(from_));
       EXPECT_EQ(checkpoint::HookStateWarnings(opened, executor, phase.ranks).size(),
                 opened.info.world_size == phase.ranks ? 0u : 1u);
-      ENGINE_RETURN_IF_ERROR(
-          checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks}));
-    }
-    ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    ENGINE_RETURN_IF_ERROR(Train(executor, phase, first_step, rank));
-    outcome->values = ParametersOf(executor.memory());
-    outcome->residual = StateOf(executor);
-    if (rank > 0) return {};
-    return checkpoint::WriteCheckpoint(to_, executor,
-                                       {.config = "seed: 1", .world_size = phase.ranks});
+      return checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks})
+          .status();
+    };
+    residuals->resize(static_cast<size_t>(phase.ranks));
+    world.end = [&](exec::Executor& executor, int rank) -> Status {
+      (*residuals)[static_cast<size_t>(rank)] = StateOf(executor);
+      if (rank > 0) return {};
+      return checkpoint::WriteCheckpoint(to_, executor,
+                                         {.config = "seed: 1", .world_size = phase.ranks});
+    };
+    return world.Run();
   }
 
   void ExpectReference(const std::vector<Phase>& phases) {
@@ -185,19 +162,15 @@ class ErrorFeedbackTest : public ::testing::Test {
     for (const Phase& phase : phases) {
       SCOPED_TRACE("from step " + std::to_string(first_step));
       from_ = std::exchange(to_, folder_ / std::to_string(first_step));
-      Hub hub(phase.ranks, 200, static_cast<uint32_t>(first_step));
-      const auto outcomes = RunRanks<Outcome>(phase.ranks, [&](int rank, base::Store& store) {
-        Outcome outcome;
-        outcome.status = RunRank(phase, first_step, rank, hub, store, &outcome);
-        return outcome;
-      });
+      std::vector<std::vector<float>> residuals;
+      const auto results = Run(phase, first_step, &residuals);
       reference.Train(phase, first_step);
       first_step += phase.steps;
-      for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-        ASSERT_THAT(outcomes[rank].status, IsOk());
+      for (size_t rank = 0; rank < results.size(); ++rank) {
+        ASSERT_THAT(results[rank].status, IsOk());
         for (size_t i = 0; i < 2 * kWidth; ++i) {
-          ASSERT_NEAR(outcomes[rank].values[i], reference.values()[i], 2e-5) << "value " << i;
-          ASSERT_NEAR(outcomes[rank].residual[i], reference.residuals()[rank][i], 1e-6)
+          ASSERT_NEAR(results[rank].parameters[i], reference.values()[i], 2e-5) << "value " << i;
+          ASSERT_NEAR(residuals[rank][i], reference.residuals()[rank][i], 1e-6)
               << "what rank " << rank << " has not sent, " << i;
         }
       }
@@ -234,9 +207,10 @@ class OtherState final : public WireHook {
 TEST_F(ErrorFeedbackTest, AStateOfAnotherNameIsDroppedWithAWarning) {
   ExpectReference({{.samples = {512, 7}}});
   Rig rig;
-  ASSERT_THAT(rig.Make(Product(), std::make_unique<RandomScheduler>(),
-                       std::make_unique<FakeCommunicator>(), Only(std::make_unique<OtherState>())),
-              IsOk());
+  ASSERT_THAT(
+      rig.Make(Product(), std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>(),
+               HookList(std::make_unique<OtherState>())),
+      IsOk());
   const auto opened = ValueOf(checkpoint::OpenCheckpoint(to_));
   ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *rig.executor, {.rank = 0, .world_size = 1}),
               IsOk());

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "app/model/graph_builder.h"
+#include "tests/support/bfloat16.h"
 
 namespace engine::test {
 
@@ -184,6 +184,66 @@ class ConstantOp final : public FakeOp {
   }
 };
 
+// y = x + numbers that depend on step and position in the batch of all ranks, as random ones would.
+// Its backward pass expects the position of the forward pass before it.
+class NoiseOp final : public FakeOp {
+ public:
+  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->differentiable_inputs = 1;
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    const int64_t width = call.inputs[0].shape.Count(1);
+    first_ = call.first_sample;
+    return Each(call, [&](int64_t k) {
+      const auto position = first_ + static_cast<uint64_t>(k / width);
+      const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
+      return call.inputs[0].f32()[k] + noise / 16;
+    });
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    if (call.first_sample != first_) return Status::Error(StatusCode::kInternal, "another pass");
+    PutEach(call, 0, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
+    return {};
+  }
+
+ private:
+  uint64_t first_ = 0;
+};
+
+// y = x * bfloat16(w). On an accelerator it asks for the rounded copy, elsewhere it rounds itself.
+class RoundedScaleOp final : public FakeOp {
+ public:
+  explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
+  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    AddParameter(inputs,
+                 {.name = "weight",
+                  .initializer = Initializer::kNormal,
+                  .scale = 0.7f,
+                  .decay = 1,
+                  .dtype = reads_copy_ ? DType::kBFloat16 : DType::kFloat32},
+                 signature);
+    signature->backward_reads_inputs = UINT32_MAX;
+    signature->accumulates = 3;
+  }
+  Status Forward(const OpCall& call) noexcept override {
+    return Each(call, [&](int64_t k) { return call.inputs[0].f32()[k] * Weight(call, k); });
+  }
+  Status Backward(const OpCall& call) noexcept override {
+    const float* const dy = call.output_grads[0].f32();
+    PutSums(call, [&](int64_t k) { return dy[k] * call.inputs[0].f32()[k]; });
+    PutEach(call, 0, [&](int64_t k) { return dy[k] * Weight(call, k); });
+    return {};
+  }
+
+ private:
+  float Weight(const OpCall& call, int64_t k) const {
+    const TensorView& w = call.inputs[1];
+    return FromBFloat16(reads_copy_ ? static_cast<const uint16_t*>(w.data)[k % w.count()]
+                                    : ToBFloat16(w.f32()[k % w.count()]));
+  }
+  const bool reads_copy_;
+};
+
 constexpr int32_t kMasked = -100;
 
 // loss = sum of logits * (target + 1); one target per element, of which masked ones do not count. Its
@@ -250,6 +310,8 @@ inline plugin::OpFactory FakeOps() {
     if (name == "scale") return std::unique_ptr<Op>(new ScaleOp(true));
     if (name == "scale_slow") return std::unique_ptr<Op>(new ScaleOp(false));
     if (name == "shift") return std::unique_ptr<Op>(new ShiftOp);
+    if (name == "noise") return std::unique_ptr<Op>(new NoiseOp);
+    if (name == "rounded") return std::unique_ptr<Op>(new RoundedScaleOp(true));
     if (name == "add") return std::unique_ptr<Op>(new AddOp);
     if (name == "doubled_sum") return std::unique_ptr<Op>(new DoubledSumOp(true, false));
     if (name == "doubled_sum_adds") return std::unique_ptr<Op>(new DoubledSumOp(true, true));

@@ -6,20 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/expect_status.h"
 #include "tests/unit/exec/ranks.h"
 #include "tests/unit/exec/rig.h"
 
 namespace engine::test {
-
-using Hooks = std::vector<std::unique_ptr<GradientHook>>;
-
-template <typename... Made>
-Hooks HookList(Made... made) {
-  Hooks hooks;
-  (hooks.push_back(std::move(made)), ...);
-  return hooks;
-}
 
 struct RankResult {
   Status status;
@@ -48,6 +38,7 @@ struct RankWorld {
   std::function<Status(exec::Executor& executor, int rank)> begin = nullptr;
   std::function<Status(exec::Executor& executor, int rank)> end = nullptr;
   int absent = -1;  // a rank that makes no step
+  uint64_t first_step = 1;
 
   std::vector<RankResult> Run() const {
     Hub hub({.world_size = size, .max_delay_us = 60, .seed = seed, .match = match});
@@ -85,7 +76,7 @@ struct RankWorld {
   Status Train(exec::Executor& executor, int rank, RankResult* result) const {
     if (begin) ENGINE_RETURN_IF_ERROR(begin(executor, rank));
     ENGINE_RETURN_IF_ERROR(executor.ShareParameters());
-    for (uint64_t step = 1; step <= steps && rank != absent; ++step) {
+    for (uint64_t step = first_step; step < first_step + steps && rank != absent; ++step) {
       const StepBatch made = batch ? batch(rank, step) : ChainBatch(samples, width, step, rank);
       const auto done = executor.Step(made.Step(step));
       if (!done.ok()) return done.status();

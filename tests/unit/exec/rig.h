@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/exec/executor.h"
+#include "tests/support/expect_status.h"
 #include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_ops.h"
 #include "tests/unit/exec/net.h"
@@ -273,6 +274,15 @@ inline std::vector<float> StatesOf(const exec::Executor& executor) {
   return values;
 }
 
+using Hooks = std::vector<std::unique_ptr<GradientHook>>;
+
+template <typename... Made>
+Hooks HookList(Made... made) {
+  Hooks hooks;
+  (hooks.push_back(std::move(made)), ...);
+  return hooks;
+}
+
 struct Rig {
   exec::ExecutorOptions options = TestOptions(0, 1, 1000);
   plugin::OpFactory ops = FakeOps();
@@ -291,7 +301,7 @@ struct Rig {
 
   Status Make(graph::Graph graph, std::unique_ptr<Scheduler> chosen,
               std::unique_ptr<Communicator> network = std::make_unique<FakeCommunicator>(),
-              std::vector<std::unique_ptr<GradientHook>> hooks = {}) {
+              Hooks hooks = {}) {
     communicator = dynamic_cast<FakeCommunicator*>(network.get());
     scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
     plugins.communicator = std::move(network);

@@ -142,9 +142,9 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
     ByHand hand(scheduler);
     hand.loop.BeginStep(1, 0);
     const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
-    EXPECT_EQ(status.code(), StatusCode::kPlugin);
-    EXPECT_THAT(status.message(),
-                HasSubstr("scheduler 'by_hand' asked for task " + std::to_string(task)));
+    EXPECT_THAT(status,
+                FailsWith(StatusCode::kPlugin,
+                          HasSubstr("scheduler 'by_hand' asked for task " + std::to_string(task))));
   }
   Insisting mixes({.kind = ActionKind::kRun, .task = 1});  // a transfer that is ready
   ByHand mixed(mixes);
@@ -157,8 +157,8 @@ TEST(StepLoopTest, ASchedulerThatIsWrongIsNamed) {
   ByHand hand(holds);
   hand.loop.BeginStep(1, 0);
   const Status status = hand.loop.Drive(&exec::StepLoop::HeadDone, hand);
-  EXPECT_EQ(status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(status.message(), HasSubstr("holds 'forward' although nothing is under way"));
+  EXPECT_THAT(status, FailsWith(StatusCode::kTimeout,
+                                HasSubstr("holds 'forward' although nothing is under way")));
 }
 
 }  // namespace
