@@ -143,8 +143,7 @@ class ErrorFeedbackTest : public ::testing::Test {
       ENGINE_ASSIGN_OR_RETURN(const auto opened, checkpoint::OpenCheckpoint(from_));
       EXPECT_EQ(checkpoint::HookStateWarnings(opened, executor, phase.ranks).size(),
                 opened.info.world_size == phase.ranks ? 0u : 1u);
-      return checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks})
-          .status();
+      return checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks});
     };
     residuals->resize(static_cast<size_t>(phase.ranks));
     world.end = [&](exec::Executor& executor, int rank) -> Status {
