@@ -60,9 +60,7 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
 Result<UpdateGate> Executor::CheckTraits() const {
   const auto check = [](bool known, const char* kind, const std::string& name) {
     return known ? Status()
-                 : Status::Error(StatusCode::kPlugin,
-                                 "%s '%s' describes itself in a way that this engine does not know",
-                                 kind, name.c_str());
+                 : BadAnswer(kind, name, "itself in a way that this engine does not know");
   };
   ENGINE_RETURN_IF_ERROR(check(plugins_.scheduler->traits().order <= TransferOrder::kLeader,
                                "scheduler", options_.scheduler_name));

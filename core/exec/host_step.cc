@@ -119,19 +119,14 @@ Status HostStep::BeginMicroBatch(int64_t index) {
 // Begins after all forward tasks of the first micro-batch, and ends with the forward pass of the
 // last one; nothing else computes meanwhile.
 Status HostStep::RunMicroBatches() {
-  const int32_t forward_count = parts_.memory.program().forward_count;
-  const auto count = static_cast<int32_t>(parts_.memory.program().instructions.size());
-  const auto run = [&](int32_t begin, int32_t end) -> Status {
-    for (int32_t k = begin; k < end; ++k) {
-      ENGINE_RETURN_IF_ERROR(parts_.memory.Run(k, call_context_));
-    }
-    return {};
-  };
+  ModelMemory& memory = parts_.memory;
+  const int32_t forward_count = memory.program().forward_count;
+  const auto count = static_cast<int32_t>(memory.program().instructions.size());
   for (int64_t index = 1; index < parts_.options.micro_batches; ++index) {
-    ENGINE_RETURN_IF_ERROR(run(forward_count, count));
+    ENGINE_RETURN_IF_ERROR(memory.Run(forward_count, count, call_context_));
     ENGINE_RETURN_IF_ERROR(BeginMicroBatch(index));
     ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/index > 1));
-    ENGINE_RETURN_IF_ERROR(run(0, forward_count));
+    ENGINE_RETURN_IF_ERROR(memory.Run(0, forward_count, call_context_));
     ENGINE_RETURN_IF_ERROR(runner_->failure());
   }
   return {};

@@ -39,6 +39,9 @@ struct FlatLayout {
   int64_t trainable_count = 0;  // elements of the buckets: the size of gradients and states
   int64_t buffer_begin = 0;     // buffers are from here to the end
   int64_t total_count = 0;      // with parameters that are not trained and buffers
+
+  // Where an entry of `parameters` begins.
+  int64_t OffsetOf(size_t position) const { return offset[parameters[position]]; }
 };
 
 // The trainable parameters in the order in which their gradients become ready, for ModelInfo.

@@ -181,10 +181,8 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
   return {};
 }
 
-Status ModelMemory::RunForward() {
-  for (int32_t k = 0; k < program_.forward_count; ++k) {
-    ENGINE_RETURN_IF_ERROR(Run(k, {}));
-  }
+Status ModelMemory::Run(int32_t begin, int32_t end, const CallContext& context) {
+  for (int32_t k = begin; k < end; ++k) ENGINE_RETURN_IF_ERROR(Run(k, context));
   return {};
 }
 

@@ -103,7 +103,7 @@ class StepRunner final : private StepLoop::Calls {
   HostStep& step_;
   const StepParts parts_;
   base::Store* const store_;
-  base::CallWatch* const watch_;    // null: nobody looks
+  base::CallWatch* const watch_;  // null: nobody looks
   const StepCalls calls_;
 
   // Of the thread of the rank.

@@ -101,7 +101,7 @@ std::vector<TaskSpan> TaskGraphBuilder::SpansOf(int32_t bucket, bool own_part) c
   const int64_t begin = of.offset + (own_part ? options.run.rank.rank * part : 0);
   std::vector<TaskSpan> spans;
   for (const BucketSpan& span : of.spans) {
-    const int64_t parameter = layout.offset[layout.parameters[span.parameter]];
+    const int64_t parameter = layout.OffsetOf(span.parameter);
     const int64_t from = std::max(begin, parameter + span.offset);
     const int64_t to = std::min(begin + part, parameter + span.offset + span.count);
     if (from >= to) continue;

@@ -22,12 +22,12 @@ constexpr int64_t kSpanAlign = 16;
 constexpr int64_t kBucketAlign = 64;  // a cache line
 
 Status CheckTraits(const WireChoice& wire) {
-  const auto refuse = [&](const char* what) {
-    return Status::Error(StatusCode::kPlugin, "hook '%s' describes a wire format with %s",
-                         wire.name.c_str(), what);
-  };
-  if (!wire.packed() && wire.traits.kind != WireKind::kCast) return refuse("an unknown kind");
-  if (SizeOf(wire.dtype()) == 0) return refuse("an unknown type of elements");
+  if (!wire.packed() && wire.traits.kind != WireKind::kCast) {
+    return BadAnswer("hook", wire.name, "a wire format with an unknown kind");
+  }
+  if (SizeOf(wire.dtype()) == 0) {
+    return BadAnswer("hook", wire.name, "a wire format with an unknown type of elements");
+  }
   return CheckStates("hook", wire.name, wire.traits.state_names, wire.traits.state_count);
 }
 
@@ -137,18 +137,14 @@ size_t Wire::CallsFor(const Task& task) const {
 // in the arena, so a part of a bucket needs no bookkeeping; what is packed in the block of `rank`.
 WireCall Wire::CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) const {
   const FlatLayout& layout = memory_.layout();
-  const auto begin_of = [&layout](const TaskSpan& span) {
-    return layout.offset[layout.parameters[span.parameter]] + span.offset;
-  };
   const TaskSpan& span = task.spans[i];
   const TaskSpan& last = CallsFor(task) > 1 ? span : task.spans.back();
-  const int32_t index = layout.parameters[span.parameter];
-  const int64_t offset = begin_of(span);
+  const int64_t offset = layout.OffsetOf(span.parameter) + span.offset;
   WireCall call{.parameter = static_cast<uint32_t>(span.parameter),
-                .name = memory_.graph().parameters[index].name,
+                .name = memory_.graph().parameters[layout.parameters[span.parameter]].name,
                 .gradient = memory_.gradients() + offset,
                 .offset = span.offset,
-                .count = begin_of(last) + last.count - offset,
+                .count = layout.OffsetOf(last.parameter) + last.offset + last.count - offset,
                 .stream = stream};
   for (int32_t s = 0; s < state_count(); ++s) call.states[s] = state(s) + offset;
   const uint32_t bucket = task.info.bucket;

@@ -46,10 +46,6 @@ class Planner {
     PlaceArena();
     FindDependencies();
     ReduceDependencies();
-    for (const Node& node : graph_.nodes) {
-      plan_.workspace_bytes =
-          std::max(plan_.workspace_bytes, static_cast<size_t>(node.signature.workspace_bytes));
-    }
     return std::move(plan_);
   }
 
@@ -63,33 +59,29 @@ class Planner {
     return static_cast<size_t>(value.spec.shape.Count()) * SizeOf(dtype);
   }
 
-  void AddValue(ValueId id) {
-    const Value& value = graph_.values[id];
-    Storage tensor{.size_bytes = SizeOfValue(value, value.spec.dtype)};
-    if (value.kind == ValueKind::kInput) tensor.kind = StorageKind::kInput;
-    if (value.kind == ValueKind::kParameter) tensor.kind = StorageKind::kParameter;
-    if (id == graph_.loss) tensor.kind = StorageKind::kLoss;
-    tensor.index = value.parameter;
-    tensors_.push_back(tensor);
-  }
-
-  void AddGradient(const Gradient& gradient) {
-    const Value& of = graph_.values[gradient.of];
-    const bool full = of.kind == ValueKind::kParameter;
-    Storage tensor{.size_bytes = SizeOfValue(of, full ? DType::kFloat32 : of.spec.dtype)};
-    if (full && !gradient.partial) {
-      tensor.kind = StorageKind::kParameterGradient;
-      tensor.index = of.parameter;
-    }
-    if (gradient.seed) tensor.kind = StorageKind::kSeed;
-    tensors_.push_back(tensor);
-  }
-
   void MakeTensors() {
-    for (ValueId id = 0; id < gradients_from_; ++id) AddValue(id);
-    for (const Gradient& gradient : program_.gradients) AddGradient(gradient);
+    for (ValueId id = 0; id < gradients_from_; ++id) {
+      const Value& value = graph_.values[id];
+      Storage& tensor = tensors_.emplace_back();
+      tensor.size_bytes = SizeOfValue(value, value.spec.dtype);
+      tensor.index = value.parameter;
+      if (value.kind == ValueKind::kInput) tensor.kind = StorageKind::kInput;
+      if (value.kind == ValueKind::kParameter) tensor.kind = StorageKind::kParameter;
+      if (id == graph_.loss) tensor.kind = StorageKind::kLoss;
+    }
+    for (const Gradient& gradient : program_.gradients) {
+      const Value& of = graph_.values[gradient.of];
+      const bool full = of.kind == ValueKind::kParameter;
+      Storage& tensor = tensors_.emplace_back();
+      tensor.size_bytes = SizeOfValue(of, full ? DType::kFloat32 : of.spec.dtype);
+      if (full && !gradient.partial) tensor.kind = StorageKind::kParameterGradient;
+      if (full && !gradient.partial) tensor.index = of.parameter;
+      if (gradient.seed) tensor.kind = StorageKind::kSeed;
+    }
     for (const Node& node : graph_.nodes) {
       tensors_.push_back({.size_bytes = static_cast<size_t>(node.signature.saved_bytes)});
+      plan_.workspace_bytes =
+          std::max(plan_.workspace_bytes, static_cast<size_t>(node.signature.workspace_bytes));
     }
   }
 

@@ -51,21 +51,6 @@ class GroupingCommunicator final : public Communicator, public GroupedTransfers 
   std::atomic<size_t>* const grouped_;
 };
 
-class TwoStates final : public Optimizer {
- public:
-  OptimizerTraits traits() const noexcept override {
-    return {.state_count = 2, .state_names = {{"count"}, {"sum"}}};
-  }
-  Status Update(const UpdateCall& call) noexcept override {
-    for (int64_t i = 0; i < call.count; ++i) {
-      call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
-      call.states[0][i] += 1;
-      call.states[1][i] += call.gradient[i];
-    }
-    return {};
-  }
-};
-
 // Each rank has its own order.
 template <typename T>
 Schedulers WithSeed(uint64_t seed) {
@@ -140,7 +125,9 @@ TEST(Agreement, ShardedUpdatesGiveTheSameBitsAndAPartOfTheMemory) {
 
 TEST(Agreement, StatesAreCollectedInGroupsWhereThereAreGroups) {
   RankWorld world;
-  world.prepare = [](Rig& rig) { rig.plugins.optimizer = std::make_unique<TwoStates>(); };
+  world.prepare = [](Rig& rig) {
+    rig.plugins.optimizer = std::make_unique<FakeSgd>(UpdateGate::kSpan, /*states=*/2);
+  };
   const auto expected = world.Run();
   world.shard = true;
   std::atomic<size_t> grouped{0};

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/unit/exec/rig.h"
+#include "tests/unit/exec/rank_world.h"
 
 namespace engine::test {
 namespace {
@@ -62,14 +62,6 @@ StepBatch Data(int64_t samples) {
   return batch;
 }
 
-struct Outcome {
-  Status status;
-  std::vector<float> parameters;
-  std::vector<float> statistics;  // of all steps
-  std::vector<std::string> tasks;
-  size_t arena_bytes = 0;
-};
-
 struct Options {
   int64_t micro_batches = 1;
   float loss_scale = 1;
@@ -90,42 +82,43 @@ class KeepsCalls final : public Optimizer {
   std::vector<UpdateCall> calls;
 };
 
-Outcome Train(const Options& options, KeepsCalls* calls = nullptr) {
-  Outcome outcome;
-  Rig rig;
-  auto optimizer = std::make_unique<KeepsCalls>();
-  KeepsCalls* const updates = optimizer.get();
-  rig.plugins.optimizer = std::move(optimizer);
-  rig.ops = MakeOp;
-  rig.options.micro_batches = options.micro_batches;
-  rig.options.loss_scale = options.loss_scale;
-  rig.options.sends_alone = options.sends;
-  const int64_t at_once = (kSamples + options.micro_batches - 1) / options.micro_batches;
-  graph::Graph graph = Tied(at_once, options.op);
-  for (size_t p = 0; p < options.rate_scale.size(); ++p) {
-    graph.parameters[p].learning_rate_scale = options.rate_scale[p];
-    graph.parameters[p].weight_decay_scale = options.rate_scale[p] / 2;
-  }
-  outcome.status = rig.Make(std::move(graph), options.seed,
-                            std::chrono::microseconds(options.seed == 0 ? 0 : 50));
-  if (!outcome.status.ok()) return outcome;
-  exec::Executor& executor = *rig.executor;
-  outcome.arena_bytes = executor.memory().plan().arena_bytes;
-  for (const exec::Task& task : executor.tasks().tasks) outcome.tasks.push_back(task.name);
-  uint64_t step = 0;
-  for (const int64_t samples : options.samples) {
-    if (!outcome.status.ok()) return outcome;
-    const auto result = executor.Step(Data(samples).Step(++step));
-    outcome.status = result.status();
-    if (!result.ok()) return outcome;
-    for (const float number : {result->statistics.loss_sum, result->statistics.count}) {
-      outcome.statistics.push_back(number);
+// What else a test looks at.
+struct Seen {
+  std::vector<UpdateCall> calls;
+  size_t arena_bytes = 0;
+};
+
+RankResult Train(const Options& options, Seen* seen = nullptr) {
+  RankWorld world{.size = 1, .steps = options.samples.size()};
+  world.model = [&] {
+    graph::Graph graph =
+        Tied((kSamples + options.micro_batches - 1) / options.micro_batches, options.op);
+    for (size_t p = 0; p < options.rate_scale.size(); ++p) {
+      graph.parameters[p].learning_rate_scale = options.rate_scale[p];
+      graph.parameters[p].weight_decay_scale = options.rate_scale[p] / 2;
     }
-  }
-  outcome.status = executor.Flush();
-  outcome.parameters = rig.Parameters();
-  if (calls != nullptr) calls->calls = updates->calls;
-  return outcome;
+    return graph;
+  };
+  world.scheduler = [&](int) { return std::make_unique<RandomScheduler>(options.seed); };
+  world.communicator = [&](Hub&, int) {
+    return std::make_unique<FakeCommunicator>(1, std::chrono::microseconds(options.seed ? 50 : 0));
+  };
+  KeepsCalls* updates = nullptr;
+  world.prepare = [&](Rig& rig) {
+    auto optimizer = std::make_unique<KeepsCalls>();
+    updates = optimizer.get();
+    rig.plugins.optimizer = std::move(optimizer);
+    rig.ops = MakeOp;
+    rig.options.micro_batches = options.micro_batches;
+    rig.options.loss_scale = options.loss_scale;
+    rig.options.sends_alone = options.sends;
+  };
+  world.batch = [&](int, uint64_t step) { return Data(options.samples[step - 1]); };
+  world.end = [&](exec::Executor& executor, int) -> Status {
+    if (seen != nullptr) *seen = {updates->calls, executor.memory().plan().arena_bytes};
+    return {};
+  };
+  return world.Run()[0];
 }
 
 void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected) {
@@ -136,47 +129,49 @@ void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expe
 }
 
 TEST(MicroBatchesTest, AnyNumberOfThemGivesTheSameStep) {
-  const Outcome whole = Train({});
+  Seen of_whole, of_parts;
+  const RankResult whole = Train({}, &of_whole);
   ASSERT_THAT(whole.status, IsOk());
   for (const float number : whole.parameters) ASSERT_TRUE(std::isfinite(number));
   for (const int64_t micro_batches : {2, 3, 4, 7, 9}) {
     SCOPED_TRACE(micro_batches);
-    const Outcome parts = Train({.micro_batches = micro_batches});
+    const RankResult parts = Train({.micro_batches = micro_batches}, &of_parts);
     ASSERT_THAT(parts.status, IsOk());
-    ExpectNear(parts.statistics, whole.statistics);
+    ExpectNear(parts.losses, whole.losses);
     ExpectNear(parts.parameters, whole.parameters);
     EXPECT_EQ(parts.tasks.size(), whole.tasks.size() + 1);
-    EXPECT_LT(parts.arena_bytes, whole.arena_bytes);
+    EXPECT_LT(of_parts.arena_bytes, of_whole.arena_bytes);
   }
 }
 
 TEST(MicroBatchesTest, AnyLegalOrderGivesTheBitsOfTheSequentialOne) {
-  const Outcome expected = Train({.micro_batches = 3});
+  const RankResult expected = Train({.micro_batches = 3});
   ASSERT_THAT(expected.status, IsOk());
   for (uint64_t seed = 1; seed <= 40; ++seed) {
-    const Outcome run = Train({.micro_batches = 3, .seed = seed, .sends = seed % 2 == 0});
+    SCOPED_TRACE(seed);
+    const RankResult run = Train({.micro_batches = 3, .seed = seed, .sends = seed % 2 == 0});
     ASSERT_THAT(run.status, IsOk());
-    ASSERT_EQ(run.parameters, expected.parameters) << "seed " << seed;
-    ASSERT_EQ(run.statistics, expected.statistics) << "seed " << seed;
+    ASSERT_EQ(run.parameters, expected.parameters);
+    ASSERT_EQ(run.losses, expected.losses);
   }
 }
 
 TEST(MicroBatchesTest, ATaskBetweenForwardAndBackwardComputesTheRest) {
   for (const bool sends : {false, true}) {
-    const Outcome run = Train({.micro_batches = 3, .sends = sends, .samples = {kSamples}});
+    const RankResult run = Train({.micro_batches = 3, .sends = sends, .samples = {kSamples}});
     ASSERT_THAT(run.status, IsOk());
-    auto at = std::find(run.tasks.begin(), run.tasks.end(), "micro-batches 2 to 3");
+    auto at = std::ranges::find(run.tasks, "micro-batches 2 to 3", &exec::Task::name);
     ASSERT_NE(at, run.tasks.end());
-    EXPECT_EQ(at[-1], "forward loss");
+    EXPECT_EQ(at[-1].name, "forward loss");
     if (sends) {
-      EXPECT_EQ(*++at, "transfer statistics");
+      EXPECT_EQ((++at)->name, "transfer statistics");
     }
-    EXPECT_EQ(at[1], "backward loss");
+    EXPECT_EQ(at[1].name, "backward loss");
   }
 }
 
 TEST(MicroBatchesTest, AnOpThatCannotAddToTheGradientOfAParameterIsRefused) {
-  const Outcome run = Train({.micro_batches = 2, .op = "scale_slow"});
+  const RankResult run = Train({.micro_batches = 2, .op = "scale_slow"});
   EXPECT_THAT(run.status, FailsWith(StatusCode::kConfig,
                                     AllOf(HasSubstr("train.micro_batches"), HasSubstr("scale_slow"),
                                           HasSubstr("'a.scale.weight'"))));
@@ -185,24 +180,24 @@ TEST(MicroBatchesTest, AnOpThatCannotAddToTheGradientOfAParameterIsRefused) {
 
 // With rank 0 as the only one, and a share that no part of is empty.
 TEST(LossScaleTest, APowerOfTwoChangesNoBitAndScalesWhatIsSent) {
-  KeepsCalls plain, scaled;
-  const Outcome expected = Train({}, &plain);
+  Seen plain, scaled;
+  const RankResult expected = Train({}, &plain);
   for (const float scale : {1024.0f, 0.125f}) {
-    const Outcome run = Train({.loss_scale = scale}, &scaled);
+    const RankResult run = Train({.loss_scale = scale}, &scaled);
     ASSERT_THAT(run.status, IsOk());
     EXPECT_EQ(run.parameters, expected.parameters);
-    EXPECT_EQ(run.statistics, expected.statistics);
+    EXPECT_EQ(run.losses, expected.losses);
     ASSERT_EQ(scaled.calls.size(), plain.calls.size());
     for (size_t i = 0; i < plain.calls.size(); ++i) {
       EXPECT_EQ(scaled.calls[i].gradient_scale * scale, plain.calls[i].gradient_scale);
     }
   }
-  const Outcome both = Train({.micro_batches = 2, .loss_scale = 256});
+  const RankResult both = Train({.micro_batches = 2, .loss_scale = 256});
   ExpectNear(both.parameters, expected.parameters);
 }
 
 TEST(ParameterScaleTest, RatesAndDecaysReachTheOptimizer) {
-  KeepsCalls plain, scaled;
+  Seen plain, scaled;
   ASSERT_TRUE(Train({.samples = {kSamples}}, &plain).status.ok());
   // stem.weight and a.scale.weight; the frozen and the dead one are never updated.
   ASSERT_TRUE(Train({.samples = {kSamples}, .rate_scale = {0.5f, 3}}, &scaled).status.ok());

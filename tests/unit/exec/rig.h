@@ -166,20 +166,23 @@ class LeadScheduler : public RandomScheduler {
 
 class FakeSgd final : public Optimizer {
  public:
-  explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan) : gate_(gate) {}
+  explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan, int32_t states = 1)
+      : gate_(gate), states_(states) {}
   OptimizerTraits traits() const noexcept override {
-    return {.gate = gate_, .state_count = 1, .state_names = {{"count"}}};
+    return {.gate = gate_, .state_count = states_, .state_names = {{"count"}, {"sum"}}};
   }
   Status Update(const UpdateCall& call) noexcept override {
     for (int64_t i = 0; i < call.count; ++i) {
       call.value[i] -= call.learning_rate * call.gradient[i] * call.gradient_scale;
       call.states[0][i] += 1;
+      if (states_ > 1) call.states[1][i] += call.gradient[i];
     }
     return {};
   }
 
  private:
   const UpdateGate gate_;
+  const int32_t states_;
 };
 
 // A hook that looks at nothing: a base of those that do.

@@ -27,23 +27,15 @@ inline graph::Graph TangledGraph(const std::vector<std::string>& frozen = {}) {
   return net.Finish(net.Apply("last", "shift", {h}), frozen);
 }
 
-struct BatchData {
-  const int64_t width;
-  std::vector<float> input;
-  std::vector<int32_t> target;
-  explicit BatchData(int64_t elements = kWidth) : width(elements) {
+// With a rate that keeps every value a small integer, exact in float32.
+struct BatchData : StepBatch {
+  explicit BatchData(int64_t width = kWidth) {
     for (int i = 0; i < kSamples * width; ++i) {
       input.push_back(static_cast<float>(i % 5 - 2));
       target.push_back(i % 3);
     }
-  }
-  exec::StepInput Step(uint64_t step, int64_t samples = kSamples) const {
-    // A rate that keeps every value a small integer, exact in float32.
-    return {.input = input.data(),
-            .target = target.data(),
-            .samples = samples,
-            .step = step,
-            .learning_rate = static_cast<float>(samples * width)};
+    samples = kSamples;
+    rate = static_cast<float>(kSamples * width);
   }
 };
 

@@ -315,18 +315,10 @@ TEST(Wire, NothingIsPackedWithOneRankUnlessItIsMeasured) {
   world.hooks = NoHooks;
   EXPECT_EQ(world.Run()[0].parameters, alone.parameters);
 
+  world.prepare = [](Rig& rig) { rig.options.sends_alone = true; };
   for (const auto& hooks : {Cast, Packed}) {
-    Rig rig;
-    ASSERT_THAT(rig.Make(ChainModel(kWidth, kSamples), std::make_unique<RandomScheduler>(),
-                         std::make_unique<FakeCommunicator>(), hooks()),
-                IsOk());
-    ASSERT_NE(rig.executor->wire(), nullptr);
-    size_t wire_tasks = 0;
-    for (const exec::Task& task : rig.executor->tasks().tasks) {
-      wire_tasks +=
-          task.hook_work == exec::HookWork::kPack || task.hook_work == exec::HookWork::kUnpack;
-    }
-    EXPECT_EQ(wire_tasks, 10u);
+    world.hooks = hooks;
+    EXPECT_THAT(WireTasks(world.Run()[0]), ::testing::SizeIs(10));
   }
 }
 
