@@ -6,7 +6,6 @@
 //   statistics_   the output of the loss op, then what the executor adds; a copy of both
 #include "core/exec/model_memory.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -43,21 +42,22 @@ double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i)
   return 0;
 }
 
-// Whether there are such parameters; kConfig names one where only an accelerator could keep copies.
+// Whether ops read rounded copies of parameters; kConfig names one where there is nothing to keep them.
 Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator) {
-  const auto found = std::ranges::find_if(
-      graph.parameters, [&graph](const auto& one) { return graph.IsReadRounded(one); });
-  if (found == graph.parameters.end() || accelerator != nullptr) {
-    return found != graph.parameters.end();
+  for (const graph::Node& node : graph.nodes) {
+    for (const graph::ValueId input : node.inputs) {
+      const int32_t parameter = graph.values[input].parameter;
+      if (parameter == graph::kNone || !graph.IsReadRounded(graph.parameters[parameter])) continue;
+      if (accelerator != nullptr) return true;
+      return Status::Error(StatusCode::kConfig,
+                           "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
+                           "accelerator do: let the layer read float32, or choose such ops",
+                           node.name.c_str(), node.op_name.c_str(),
+                           graph.parameters[parameter].name.c_str(),
+                           Name(graph.values[input].spec.dtype));
+    }
   }
-  const auto reader = std::ranges::find_if(graph.nodes, [&found](const graph::Node& node) {
-    return std::ranges::count(node.inputs, found->value) > 0;
-  });
-  return Status::Error(StatusCode::kConfig,
-                       "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
-                       "accelerator do: let the layer read float32, or choose such ops",
-                       reader->name.c_str(), reader->op_name.c_str(), found->name.c_str(),
-                       Name(graph.values[found->value].spec.dtype));
+  return false;
 }
 
 }  // namespace

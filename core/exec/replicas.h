@@ -1,9 +1,22 @@
 // OpCall::replicas of one rank: gathers from the ops themselves, while they run.
+//
+// The compute lane of a rank waits inside of an op until the same op runs on all ranks. That ends:
+// 1. Tasks that gather are one chain (BuildTaskGraph), so all ranks come to them in one order, and
+//    a rank that waits in one has left those before it behind.
+// 2. When a task runs on one rank, all that it depends on is done there. A transfer that is done
+//    somewhere was started everywhere; so on every other rank it ends without more work of any
+//    compute lane, and what computes between such transfers waits for nothing else. So every rank
+//    comes to the task.
+// 3. Gathers never wait behind other transfers: they have a communicator of their own where ranks
+//    must submit in one order, since the lane that submits the others does not wait for them.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 
+#include "core/base/clock.h"
+#include "core/base/hash.h"
 #include "core/exec/submitter.h"
 #include "engine/host.h"
 #include "engine/op.h"
@@ -35,12 +48,30 @@ class CommunicatorReplicas final : public Replicas {
 
   int32_t size() const noexcept override { return rank_.world_size; }
   int32_t rank() const noexcept override { return rank_.rank; }
-  Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override;
+  // The host of an accelerator goes on; an error shows in the transfers that follow.
+  Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override {
+    const int64_t begin = base::NowNs();
+    const uint64_t no_task = std::numeric_limits<uint64_t>::max() - 1;
+    const Status status = Run({.send = own,
+                               .recv = all,
+                               .count = count,
+                               .key = base::HashOf({plan_, no_task, task_, call_++}) | 1,
+                               .priority = std::numeric_limits<int32_t>::max(),
+                               .stream = stream},
+                              queues_ ? stream : nullptr);
+    waited_ns_ += base::NowNs() - begin;
+    return status;
+  }
 
  private:
   // Waited for by `waits`, or by the host if that is null. A transfer of nothing keeps its place
   // behind the others.
-  Status Run(Transfer gather, Stream* waits) noexcept;
+  Status Run(Transfer gather, Stream* waits) noexcept {
+    gather.kind = TransferKind::kAllGather;
+    gather.sequence = ++sequence_;
+    gather.timeout_ms = timeout_ms_;
+    return submitter_.Run({&gather, 1}, waits).WithContext("gathering from all ranks");
+  }
 
   Submitter& submitter_;
   const bool queues_;

@@ -16,8 +16,12 @@
 //    thread, perhaps inside of Submit; TakeCompletions frees it. So the order of ends is kept, and
 //    no list grows in a step.
 // 7. calling_ keeps the runner alive until the last OnDone has returned.
-// 8. Of plugins only the scheduler is called under the lock, which is what keeps its calls apart:
-//    what a hook, a device or a work says is asked for without it.
+// 8. Of plugins only the scheduler is called under the lock, which keeps its calls apart; what a hook,
+//    a device or a work says is asked for without it. The scheduler stays under it because each of
+//    its calls is part of a change of the loop: a lock of its own would be held from the same line to
+//    the same line, and the ends of transfers and the failure would need a second one, which each task
+//    would take twice, for a tenth to a third more of what it costs. One that hangs is named all the
+//    same, as CallWatch needs no lock, and the launcher hears of it first.
 // 9. What is open on a lane (CallWatch): a task, or the scheduler while the loop is driven, on the
 //    compute lane; on the other the start of a transfer, or the scheduler while a thread pumps, of
 //    which there is one. A transfer that is started by the thread of the rank is open on both, so its

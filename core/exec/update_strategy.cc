@@ -46,8 +46,8 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
   // Every bucket has the same number of elements for each rank, so all ranks keep equally much.
   OptimizerStates states;
   int64_t elements = sharded ? 0 : memory.layout().trainable_count;
-  for (size_t u = 0; u < memory.layout().buckets.size() && sharded; ++u) {
-    const BucketLayout& bucket = memory.layout().buckets[u];
+  for (const BucketLayout& bucket : memory.layout().buckets) {
+    if (!sharded) break;
     const int64_t part = bucket.count / rank.world_size;
     states.shift_.push_back(elements - (bucket.offset + rank.rank * part));
     elements += part;

@@ -30,18 +30,11 @@ TEST(AcceleratorFailureTest, AFaultOfTheDataEndsTheRunWithItsSentence) {
 }
 
 // Fails when it is done, in the backward pass.
-class BrokenOp final : public Op {
+class BrokenOp final : public ScaleOp {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return scale_.Infer(inputs, signature);
-  }
-  Status Forward(const OpCall& call) noexcept override { return scale_.Forward(call); }
   Status Backward(const OpCall&) noexcept override {
     return Status::Error(StatusCode::kInternal, "the device is on fire");
   }
-
- private:
-  ScaleOp scale_{true};
 };
 
 TEST(AcceleratorFailureTest, AnErrorOfTheDeviceNamesTheTransferThatFollows) {

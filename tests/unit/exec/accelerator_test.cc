@@ -16,21 +16,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void ExpectNear(const std::vector<AsyncOutcome>& made, const std::vector<AsyncOutcome>& wanted) {
-  const auto expect = [](const std::vector<float>& values, const std::vector<float>& of,
-                         float tolerance) {
-    ASSERT_EQ(values.size(), of.size());
-    for (size_t i = 0; i < of.size(); ++i) {
-      ASSERT_NEAR(values[i], of[i], tolerance * std::max(1.0f, std::abs(of[i]))) << i;
-    }
-  };
   ASSERT_EQ(made.size(), wanted.size());
   for (size_t r = 0; r < made.size(); ++r) {
     SCOPED_TRACE("rank " + std::to_string(r));
     ASSERT_THAT(wanted[r].status, IsOk());
     ASSERT_THAT(made[r].status, IsOk());
     EXPECT_EQ(made[r].too_early, 0);
-    expect(made[r].parameters, wanted[r].parameters, 2e-5f);
-    expect(made[r].losses, wanted[r].losses, 1e-4f);
+    test::ExpectNear(made[r].parameters, wanted[r].parameters, 2e-5);
+    test::ExpectNear(made[r].losses, wanted[r].losses, 1e-4);
   }
 }
 

@@ -69,9 +69,9 @@ class FakeOp : public Op {
 
 // y = x * w, elementwise, with a parameter w of one sample's shape. Adds to gradients in place if
 // `accumulates`.
-class ScaleOp final : public FakeOp {
+class ScaleOp : public FakeOp {
  public:
-  explicit ScaleOp(bool accumulates) : accumulates_(accumulates) {}
+  explicit ScaleOp(bool accumulates = true) : accumulates_(accumulates) {}
   void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs, {.name = "weight", .initializer = Initializer::kOnes, .decay = 1},
                  signature);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <deque>
 #include <memory>
 #include <random>
@@ -263,6 +265,14 @@ inline std::vector<float> ParametersOf(const exec::ModelMemory& memory) {
     values.insert(values.end(), view.f32(), view.f32() + view.count());
   }
   return values;
+}
+
+inline void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected,
+                       double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], tolerance * std::max(1.0f, std::abs(expected[i]))) << i;
+  }
 }
 
 // The states of the optimizer, one behind the other, of all parameters that have them here.

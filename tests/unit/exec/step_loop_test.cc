@@ -115,18 +115,6 @@ TEST(StepLoopTest, AParameterOfAnotherVersionIsNotRead) {
                "'forward' of step 2 would read version 0 of a parameter instead of 1");
 }
 
-TEST(StepLoopTest, ATransferIsFollowedOnlyWhenItIsReady) {
-  RandomScheduler scheduler;
-  ByHand hand(scheduler);
-  hand.loop.BeginStep(1, 0);
-  EXPECT_FALSE(hand.loop.FollowTransfer(1));
-  hand.loop.Start(0, 0);
-  hand.loop.Finish(0, 1);
-  EXPECT_TRUE(hand.loop.FollowTransfer(1));
-  hand.loop.Start(1, 1);
-  EXPECT_FALSE(hand.loop.FollowTransfer(1)) << "it was started";
-}
-
 class Insisting final : public RandomScheduler {
  public:
   explicit Insisting(Action action) : action_(action) {}

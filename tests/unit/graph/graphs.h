@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/graph/program.h"
-#include "tests/unit/exec/fake_ops.h"
+#include "tests/unit/exec/fake_replica_ops.h"
 #include "tests/unit/exec/net.h"
 
 namespace engine::test {

@@ -167,5 +167,17 @@ TEST_F(MemoryPlanTest, IndependentBranchesDoNotWaitForEachOther) {
   EXPECT_EQ(plan.depends_on[2], (std::vector<int32_t>{0, 1}));
 }
 
+// Whoever reads a buffer keeps its place before or after the op that changes it.
+TEST(BufferGraph, ReadersOfABufferAreOrderedAroundItsOp) {
+  Net net(ReplicaOps(), kSamples, {kWidth});
+  const ModelValue w = net.Apply("w", "scale", {Net::kX});
+  const ModelValue a = net.Apply("a", "center", {w});
+  const ModelValue reads = net.Apply("reads", "add", {w, net.Parameter("a.mean")});
+  const graph::Graph graph = net.Finish(net.Apply("sum", "add", {reads, a}));
+  const graph::MemoryPlan plan = graph::PlanMemory(graph, graph::ForwardProgram(graph));
+  const auto& waits = plan.depends_on[static_cast<size_t>(NodeNamed(graph, "reads"))];
+  EXPECT_EQ(std::count(waits.begin(), waits.end(), NodeNamed(graph, "a")), 1);
+}
+
 }  // namespace
 }  // namespace engine::test

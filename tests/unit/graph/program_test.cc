@@ -130,5 +130,22 @@ TEST_F(Differentiate, AForwardProgramHasNoGradients) {
   EXPECT_EQ(program.of_parameter, (std::vector<graph::GradientId>{graph::kNone, graph::kNone}));
 }
 
+TEST(BufferGraph, ABufferIsNotTrainedWhateverItsLayerIs) {
+  Net net(ReplicaOps(), kSamples, {kWidth});
+  ModelValue h = net.Apply("a", "center", {net.Apply("w", "scale", {Net::kX})});
+  h = net.Apply("b", "center", {h}, {}, {.trainable = 0});
+  const graph::Graph graph = net.Finish(net.Apply("c", "center", {h}), {"c."});
+  const graph::Program program = graph::Differentiate(graph);
+  ASSERT_EQ(graph.parameters.size(), 4u);
+  for (size_t p = 1; p < 4; ++p) {
+    EXPECT_TRUE(graph.parameters[p].buffer) << graph.parameters[p].name;
+    EXPECT_FALSE(graph.parameters[p].trainable);
+    EXPECT_EQ(program.of_parameter[p], graph::kNone);
+    EXPECT_TRUE(program.users_of_parameter[p].empty());
+  }
+  EXPECT_FALSE(graph.parameters[0].buffer);
+  EXPECT_NE(program.of_parameter[0], graph::kNone) << "gradients pass through an op with a buffer";
+}
+
 }  // namespace
 }  // namespace engine::test
