@@ -85,9 +85,10 @@ Status HostStep::Run(const Task& task) {
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
   if (parts_.replicas != nullptr) parts_.replicas->Begin(task.info.id);
-  ENGINE_RETURN_IF_ERROR(task.instruction != graph::kNone
-                             ? parts_.memory.Run(task.instruction, call_context_)
-                             : RunMicroBatches());
+  ENGINE_RETURN_IF_ERROR(
+      task.instruction == graph::kNone
+          ? RunMicroBatches()
+          : parts_.memory.Run(task.instruction, task.instruction + 1, call_context_));
   if (!task.makes_statistics) return {};
   ENGINE_RETURN_IF_ERROR(KeepStatistics(/*add=*/parts_.options.micro_batches > 1));
   // Forward tasks have read every parameter that is trained, so all updates of the step before are

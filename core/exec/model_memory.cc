@@ -182,7 +182,7 @@ Status ModelMemory::SetBatch(const void* input, const void* target, int64_t samp
 }
 
 Status ModelMemory::Run(int32_t begin, int32_t end, const CallContext& context) {
-  for (int32_t k = begin; k < end; ++k) ENGINE_RETURN_IF_ERROR(Run(k, context));
+  for (int32_t k = begin; k < end; ++k) ENGINE_RETURN_IF_ERROR(calls_.Run(k, context));
   return {};
 }
 

@@ -42,10 +42,7 @@ class ModelMemory {
   // Backward instructions begin with `scale` as the gradient of the loss, instead of 1. [setup]
   Status SetLossScale(float scale);
 
-  // Runs one instruction of the program, or those from `begin` to before `end`. [compute-lane]
-  Status Run(int32_t instruction, const CallContext& context) {
-    return calls_.Run(instruction, context);
-  }
+  // Runs instructions of the program, from `begin` to before `end`. [compute-lane]
   Status Run(int32_t begin, int32_t end, const CallContext& context);
 
   // Runs all forward instructions in order, for evaluation and inference. [compute-lane]

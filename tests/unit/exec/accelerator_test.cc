@@ -231,7 +231,7 @@ TEST(AcceleratorTest, GradientsThatTravelTogetherAreCastTogether) {
 }
 
 // Where threads tell each other what they have done. Counts the waits that nobody has ended.
-class Meeting {
+class Handshake {
  public:
   void Tell(const std::function<void()>& change) {
     const std::lock_guard lock(mutex_);
@@ -255,7 +255,7 @@ class Meeting {
 TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
   for (const bool shard : {false, true}) {
     AsyncWorld world{.size = 2, .shard = shard, .steps = std::vector<AsyncStep>(1)};
-    Meeting meeting;
+    Handshake handshake;
     bool queued = false, looked = false;
     std::vector<float> before, after;
     world.body = [&](const AsyncRank& self, exec::Executor& executor) -> Status {
@@ -272,18 +272,18 @@ TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
       ENGINE_RETURN_IF_ERROR(world.RunSteps(self, executor));
       if (self.rank == 0) {
         // Behind the backward pass.
-        meeting.WaitFor([&] { return queued; });
+        handshake.WaitFor([&] { return queued; });
         ENGINE_RETURN_IF_ERROR(read(&after));
-        meeting.Tell([&] { looked = true; });
+        handshake.Tell([&] { looked = true; });
       } else {
-        meeting.Tell([&] { queued = true; });
-        meeting.WaitFor([&] { return looked; });
+        handshake.Tell([&] { queued = true; });
+        handshake.WaitFor([&] { return looked; });
       }
       self.device->Resume();
       return executor.Flush();
     };
     ExpectOk(world.Run());
-    EXPECT_EQ(meeting.in_vain(), 0);
+    EXPECT_EQ(handshake.in_vain(), 0);
     EXPECT_FALSE(before.empty());
     EXPECT_EQ(before, after);
   }
@@ -291,34 +291,34 @@ TEST(AcceleratorTest, TheHostDoesNotWaitAndUpdatesWaitForTransfers) {
 
 // The first layer's gradient of one rank waits for the other to have begun the next step.
 TEST(AcceleratorTest, TheNextStepBeginsBeforeTheTransfersOfThisOneHaveEnded) {
-  Meeting meeting;
+  Handshake handshake;
   int begun = 0, step = 0;
   AsyncWorld world{.size = 2, .steps = std::vector<AsyncStep>(3)};
   world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
-    if (self.rank == 0 && op == "noise" && !backward) meeting.Tell([&] { ++begun; });
+    if (self.rank == 0 && op == "noise" && !backward) handshake.Tell([&] { ++begun; });
     if (self.rank == 0 || op != "scale_first" || !backward || ++step == 3) return;
-    meeting.WaitFor([&] { return begun > step; });
+    handshake.WaitFor([&] { return begun > step; });
   };
   ExpectSameBits(world.Run(), world.RunOnHost());
-  EXPECT_EQ(meeting.in_vain(), 0);
+  EXPECT_EQ(handshake.in_vain(), 0);
 }
 
 // The device computes the first layer's gradient, the last of a backward pass, only when the
 // gradient of another layer was submitted.
 TEST(AcceleratorTest, TransfersBeginBeforeTheDeviceHasEndedTheBackwardPass) {
   for (const char* scheduler : {"fifo_sched", "priority_sched"}) {
-    Meeting meeting;
+    Handshake handshake;
     int submitted[2] = {};
     AsyncWorld world{.size = 2, .scheduler = scheduler, .steps = std::vector<AsyncStep>(1)};
     world.on_submit = [&](const AsyncRank& self, const Transfer& transfer) {
-      if (transfer.bucket != UINT32_MAX) meeting.Tell([&] { ++submitted[self.rank]; });
+      if (transfer.bucket != UINT32_MAX) handshake.Tell([&] { ++submitted[self.rank]; });
     };
     world.before_call = [&](const AsyncRank& self, const std::string& op, bool backward) {
       if (op != "scale_first" || !backward) return;
-      meeting.WaitFor([&] { return submitted[self.rank] > 0; });
+      handshake.WaitFor([&] { return submitted[self.rank] > 0; });
     };
     ExpectSameBits(world.Run(), world.RunOnHost());
-    EXPECT_EQ(meeting.in_vain(), 0) << scheduler;
+    EXPECT_EQ(handshake.in_vain(), 0) << scheduler;
   }
 }
 
