@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint.h"
-#include "core/train/run_length.h"
+#include "core/train/run_config.h"
 #include "engine/status.h"
 
 namespace engine::checkpoint {

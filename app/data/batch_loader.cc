@@ -29,10 +29,6 @@ constexpr int32_t kMaxPrefetch = 1024;
 // Between two looks at whether the loader is to end.
 constexpr int64_t kSamplesAtOnce = 64;
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
-
 // Memory for (count, shape), aligned for any vector instruction.
 class Buffer {
  public:
@@ -93,7 +89,7 @@ class PrefetchingLoader final : public train::BatchStream {
         name_(dataset.info().name),
         inputs_(dataset.info().inputs.size()),
         size_(SamplesOf(dataset.info(), request.split)),
-        steps_per_epoch_(CeilDiv(size_, request.global_batch)),
+        steps_per_epoch_(train::CeilDiv(size_, request.global_batch)),
         slots_(static_cast<size_t>(options.prefetch) + 1) {
     for (const auto& tensors : {dataset.info().inputs, dataset.info().targets}) {
       tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());

@@ -12,6 +12,7 @@
 #include "app/run/checkpoint_wait.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
+#include "app/run/run_length.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
 #include "core/train/agree.h"
@@ -41,7 +42,7 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
     // Trained parameters come from the servers; what is frozen is the same in every file of the
     // run.
     ENGINE_RETURN_IF_ERROR(checkpoint::LoadParameters(*checkpoint.file, executor.memory()));
-    return train::RunStart{};
+    return PublishedRunStart(rank.store, config.communication.rendezvous_timeout_ms);
   }
   ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, "checkpoint to resume from",
                                                     checkpoint.digest,
@@ -57,6 +58,24 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
     for (const std::string& warning : warnings) rank.Log(LogLevel::kWarning, warning);
   }
   return start;
+}
+
+// A run without a checkpoint to go on from begins with its first step, also for a rank that takes the
+// place of a lost one.
+Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConfig& config,
+                                 base::RankContext& rank, const DatasetInfo& data,
+                                 exec::Executor& executor, const train::RunState& now) {
+  train::RunRange range;
+  if (!resume.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
+  }
+  if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
+  const TrainingAmount amount = {
+      .samples = data.train_samples,
+      .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
+      .global_batch = now.global_batch};
+  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  return range;
 }
 
 // Rank 0 may have more to do than the others, who wait for it: all leave at about the same time.
@@ -126,20 +145,21 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
   if (rank.watch != nullptr) rank.watch->SetTimeout(run.communication.timeout_ms);
+  auto dataset = std::make_unique<data::DatasetSource>(run, rank);
+  train::BatchSource* const source = dataset.get();
   train::TrainerParts parts{
-      .data = std::make_unique<data::DatasetSource>(run, rank),
+      .data = std::move(dataset),
       .build_graph =
           [&](const DatasetInfo& data, int64_t samples, const plugin::OpFactory& ops) {
             return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
           },
+      .begin =
+          [&, resume, source](exec::Executor& executor, const train::RunState& now) {
+            return BeginRun(resume, run, rank, source->info(), executor, now);
+          },
       .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};
-  if (!resume.empty()) {
-    parts.restore = [&, resume](exec::Executor& executor, const train::RunState& now) {
-      return Restore(resume, run, rank, executor, now);
-    };
-  }
   if (!output.checkpoint.empty()) {
     parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
       const std::string written = "checkpoint/" + std::to_string(now.step);

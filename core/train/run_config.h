@@ -44,6 +44,21 @@ struct ParameterGroup {
   double weight_decay_scale = 1;
 };
 
+// Of a run from the beginning by default.
+struct RunStart {
+  int64_t step = 0;         // steps done; the next one is step + 1
+  int64_t first_batch = 0;  // BatchRequest::first_step of the next step
+
+  // That of the step after `done`. Batches are numbered as the steps are from here on; how many
+  // came before depends on the size that they had.
+  int64_t BatchAfter(int64_t done) const { return first_batch + (done - step); }
+};
+
+struct RunRange {
+  RunStart start;
+  int64_t last_step = 0;
+};
+
 // How long a run is: exactly one of the three is set. Tokens are targets.
 struct RunLength {
   std::optional<int64_t> steps;

@@ -69,9 +69,9 @@ Status Trainer::Setup() {
   ENGINE_RETURN_IF_ERROR(MakeExecutor());
   ENGINE_RETURN_IF_ERROR(Agree("plan of the step", std::to_string(executor_->tasks().digest)));
   ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
-  if (parts_.restore) {
-    ENGINE_ASSIGN_OR_RETURN(start_, parts_.restore(*executor_, StateAt(0)));
-  }
+  ENGINE_ASSIGN_OR_RETURN(const RunRange range, parts_.begin(*executor_, StateAt(0)));
+  start_ = range.start;
+  steps_ = range.last_step;
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(MeetRanks(rank_, exec::ExecutorOptions().arrival_timeout_ms));
@@ -81,7 +81,10 @@ Status Trainer::Setup() {
   // A server inside of a rank is lost with it.
   if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
-  return PlanSteps();
+  BatchRequest batches = Batches(Split::kTrain);
+  batches.first_step = start_.BatchAfter(first_step_ - 1);
+  ENGINE_ASSIGN_OR_RETURN(batches_, parts_.data->Batches(batches));
+  return {};
 }
 
 Status Trainer::Agree(const char* what, const std::string& value) {
@@ -116,34 +119,17 @@ Status Trainer::MakeExecutor() {
 
 // A rank that takes the place of a lost one goes on where servers have heard of that one last.
 Status Trainer::FindFirstStep() {
-  if (rank_.info.incarnation == 0) {
-    first_step_ = start_.step + 1;
-    return rank_.info.rank == 0 ? PublishRunStart(rank_.store, start_) : Status();
-  }
+  first_step_ = start_.step + 1;
+  if (rank_.info.incarnation == 0) return {};
   if (!executor_->updates().served()) {
     return Status::Error(StatusCode::kConfig,
                          "a rank that was lost can only be replaced where servers keep the "
                          "parameters: choose such a communicator, or drop --restarts");
   }
-  ENGINE_ASSIGN_OR_RETURN(
-      start_, PublishedRunStart(rank_.store, config_.communication.rendezvous_timeout_ms));
   ENGINE_ASSIGN_OR_RETURN(const int64_t next, executor_->updates().served()->NextStep());
-  first_step_ = std::max(start_.step + 1, next);
+  first_step_ = std::max(first_step_, next);
   rank_.Log(LogLevel::kInfo,
             "in place of a rank that was lost: trains from step " + std::to_string(first_step_));
-  return {};
-}
-
-Status Trainer::PlanSteps() {
-  BatchRequest batches = Batches(Split::kTrain);
-  batches.first_step = start_.BatchAfter(first_step_ - 1);
-  ENGINE_ASSIGN_OR_RETURN(batches_, parts_.data->Batches(batches));
-  const auto targets = data().targets;
-  const TrainingAmount amount = {
-      .samples = data().train_samples,
-      .targets_per_sample = targets.empty() ? 1 : targets[0].shape.Count(),
-      .global_batch = batches.global_batch};
-  ENGINE_ASSIGN_OR_RETURN(steps_, LastStep(config_.train.length, amount, start_));
   return {};
 }
 

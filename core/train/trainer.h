@@ -12,7 +12,6 @@
 #include "core/train/batch_source.h"
 #include "core/train/observer.h"
 #include "core/train/run_config.h"
-#include "core/train/run_length.h"
 
 namespace engine::train {
 
@@ -33,9 +32,9 @@ struct TrainerParts {
                                      const plugin::OpFactory& ops)>
       build_graph;
   // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
-  // and says where that stood. Of a rank that takes the place of a lost one only what it gives
-  // counts. Null: the run begins with its first step.
-  std::function<Result<RunStart>(exec::Executor& executor, const RunState& now)> restore;
+  // and says where this one begins and ends. Of a rank that takes the place of a lost one only the
+  // parameters that are not trained count.
+  std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
   // On rank 0: keeps the parameters and the states that the executor has collected. On the others:
   // waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
@@ -71,7 +70,6 @@ class Trainer {
   Status Agree(const char* what, const std::string& value);
   Status MakeExecutor();
   Status FindFirstStep();
-  Status PlanSteps();
   BatchRequest Batches(Split split) const;
   RunState StateAt(int64_t step) const;
   Result<bool> TrainStep(int64_t step);

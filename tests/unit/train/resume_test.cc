@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "app/run/run_length.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/memory_store.h"
 
@@ -32,7 +33,7 @@ checkpoint::CheckpointInfo Stored(int64_t step, int64_t global_batch) {
 }
 
 // An epoch has 7 steps, the last one of 2 samples.
-constexpr train::TrainingAmount kSevenSteps = {
+constexpr run::TrainingAmount kSevenSteps = {
     .samples = 50, .targets_per_sample = 3, .global_batch = 8};
 
 train::RunStart At(int64_t step) {
@@ -103,18 +104,18 @@ TEST(PlanResume, RefusesAnotherOptimizerAndAPlaceWhereNoRunCanBe) {
 }
 
 TEST(LastStep, CountsFromTheBeginningOfTheRun) {
-  EXPECT_EQ(*train::LastStep({.steps = 20}, kSevenSteps, {}), 20);
-  EXPECT_EQ(*train::LastStep({.epochs = 2.5}, kSevenSteps, {}), 18);
-  EXPECT_EQ(*train::LastStep({.steps = 20}, kSevenSteps, At(19)), 20);
-  EXPECT_EQ(*train::LastStep({.epochs = 2.5}, kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*run::LastStep({.steps = 20}, kSevenSteps, {}), 20);
+  EXPECT_EQ(*run::LastStep({.epochs = 2.5}, kSevenSteps, {}), 18);
+  EXPECT_EQ(*run::LastStep({.steps = 20}, kSevenSteps, At(19)), 20);
+  EXPECT_EQ(*run::LastStep({.epochs = 2.5}, kSevenSteps, At(17)), 18);
   // 17 steps went half as far; 9 of 12 batches of 3 epochs are seen.
-  const train::TrainingAmount four_steps = {
+  const run::TrainingAmount four_steps = {
       .samples = 50, .targets_per_sample = 3, .global_batch = 16};
-  EXPECT_EQ(*train::LastStep({.epochs = 3}, four_steps, {.step = 17, .first_batch = 9}), 20);
+  EXPECT_EQ(*run::LastStep({.epochs = 3}, four_steps, {.step = 17, .first_batch = 9}), 20);
 }
 
 // Targets that a run of `steps` steps has seen, by going through its batches.
-int64_t TargetsSeen(const train::TrainingAmount& amount, int64_t steps) {
+int64_t TargetsSeen(const run::TrainingAmount& amount, int64_t steps) {
   int64_t samples = 0, of_epoch = 0;
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t batch = std::min(amount.global_batch, amount.samples - of_epoch);
@@ -125,16 +126,15 @@ int64_t TargetsSeen(const train::TrainingAmount& amount, int64_t steps) {
 }
 
 TEST(LastStep, IsTheFirstThatHasSeenTheTokens) {
-  for (const train::TrainingAmount& amount :
-       {kSevenSteps,
-        train::TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
-        train::TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
+  for (const run::TrainingAmount& amount :
+       {kSevenSteps, run::TrainingAmount{.samples = 9, .targets_per_sample = 4, .global_batch = 3},
+        run::TrainingAmount{.samples = 5, .targets_per_sample = 1, .global_batch = 64}}) {
     for (int64_t tokens = 1; tokens < 700; ++tokens) {
-      const int64_t last = *train::LastStep({.tokens = tokens}, amount, {});
+      const int64_t last = *run::LastStep({.tokens = tokens}, amount, {});
       ASSERT_GE(TargetsSeen(amount, last), tokens);
       ASSERT_LT(TargetsSeen(amount, last - 1), tokens);
       if (last > 2) {
-        ASSERT_EQ(*train::LastStep({.tokens = tokens}, amount, At(2)), last);
+        ASSERT_EQ(*run::LastStep({.tokens = tokens}, amount, At(2)), last);
       }
     }
   }
@@ -151,19 +151,19 @@ TEST(LastStep, ARunThatIsDoneSaysWhatToRaise) {
     const char* const goal = length.epochs   ? "train.epochs is"
                              : length.tokens ? "train.tokens is"
                                              : "train.steps is";
-    EXPECT_THAT(train::LastStep(length, kSevenSteps, At(17)),
+    EXPECT_THAT(run::LastStep(length, kSevenSteps, At(17)),
                 FailsWith(StatusCode::kConfig, AllOf(HasSubstr("it has 17 steps"), HasSubstr(goal),
                                                      HasSubstr("raise it"))));
   }
-  EXPECT_EQ(*train::LastStep({.tokens = 3 * 124 + 1}, kSevenSteps, At(17)), 18);
+  EXPECT_EQ(*run::LastStep({.tokens = 3 * 124 + 1}, kSevenSteps, At(17)), 18);
 }
 
 TEST(RunStart, IsPublishedForRanksThatComeLater) {
   base::AbortSignal abort;
   test::MemoryStore store(std::make_shared<test::MemoryTable>(), abort);
-  EXPECT_THAT(train::PublishedRunStart(store, 1), FailsWith(StatusCode::kTimeout));
-  ASSERT_THAT(train::PublishRunStart(store, {.step = 17, .first_batch = 9}), IsOk());
-  const auto point = ValueOf(train::PublishedRunStart(store, 1000));
+  EXPECT_THAT(run::PublishedRunStart(store, 1), FailsWith(StatusCode::kTimeout));
+  ASSERT_THAT(run::PublishRunStart(store, {.step = 17, .first_batch = 9}), IsOk());
+  const auto point = ValueOf(run::PublishedRunStart(store, 1000));
   EXPECT_EQ(point.step, 17);
   EXPECT_EQ(point.first_batch, 9);
 }

@@ -1,17 +1,21 @@
-#include "core/train/run_length.h"
+#include "app/run/run_length.h"
 
 #include <cinttypes>
 #include <cmath>
 #include <utility>
 
-namespace engine::train {
+#include "core/train/batch_source.h"
+
+namespace engine::run {
 namespace {
+
+using train::CeilDiv;
 
 constexpr char kStoreKey[] = "run/start";
 
 // All batches of a run whose length is given in epochs or tokens. The last batch of an epoch may be
 // a smaller one.
-int64_t BatchesOf(const RunLength& length, const TrainingAmount& amount) {
+int64_t BatchesOf(const train::RunLength& length, const TrainingAmount& amount) {
   const int64_t per_epoch = CeilDiv(amount.samples, amount.global_batch);
   if (length.epochs) {
     return std::llround(std::ceil(*length.epochs * static_cast<double>(per_epoch)));
@@ -23,8 +27,8 @@ int64_t BatchesOf(const RunLength& length, const TrainingAmount& amount) {
 
 }  // namespace
 
-Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
-                         const RunStart& start) {
+Result<int64_t> LastStep(const train::RunLength& length, const TrainingAmount& amount,
+                         const train::RunStart& start) {
   ENGINE_CHECK(length.steps || length.epochs || length.tokens, "a run without a length");
   const int64_t last =
       length.steps ? *length.steps : start.step + (BatchesOf(length, amount) - start.first_batch);
@@ -40,13 +44,13 @@ Result<int64_t> LastStep(const RunLength& length, const TrainingAmount& amount,
                        static_cast<long long>(start.step), key, goal);
 }
 
-Status PublishRunStart(base::Store& store, const RunStart& start) {
+Status PublishRunStart(base::Store& store, const train::RunStart& start) {
   return store.Set(kStoreKey, std::to_string(start.step) + " " + std::to_string(start.first_batch));
 }
 
-Result<RunStart> PublishedRunStart(base::Store& store, int64_t timeout_ms) {
+Result<train::RunStart> PublishedRunStart(base::Store& store, int64_t timeout_ms) {
   ENGINE_ASSIGN_OR_RETURN(const std::string text, store.Get(kStoreKey, timeout_ms));
-  RunStart start;
+  train::RunStart start;
   if (std::sscanf(text.c_str(), "%" SCNd64 " %" SCNd64, &start.step, &start.first_batch) == 2) {
     return start;
   }
@@ -54,4 +58,4 @@ Result<RunStart> PublishedRunStart(base::Store& store, int64_t timeout_ms) {
                        text.c_str());
 }
 
-}  // namespace engine::train
+}  // namespace engine::run
