@@ -111,7 +111,10 @@ class KillMatrix : public CliTest, public ::testing::WithParamInterface<Case> {
     const std::string& phase = GetParam().phase;
     if (phase == "step") AwaitSteps(5);
     if (phase == "evaluation") AwaitSteps(1);
-    if (phase == "checkpoint") Await("a checkpoint", [&] { return !Temporary().empty(); });
+    if (phase == "checkpoint") {
+      AwaitSteps(1);  // before that there is the file by which the folder is tried
+      Await("a checkpoint", [&] { return !Temporary().empty(); });
+    }
     if (phase == "teardown") {
       Await("the end",
             [&] { return Read("run.jsonl").find("\"checkpoint\"") != std::string::npos; });
