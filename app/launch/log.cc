@@ -1,14 +1,15 @@
 #include "app/launch/log.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <poll.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/base_sink.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <memory>
 
 #include "app/launch/deadlines.h"
@@ -16,6 +17,27 @@
 #include "core/base/member.h"
 
 namespace engine::launch {
+namespace {
+
+class ErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    lines_.Write({line.data(), line.size() - 1});  // without the newline
+  }
+  void flush_() override {}
+
+  ErrorLines lines_;
+};
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                   spdlog::level::warn, spdlog::level::err};
+  return kLevels[static_cast<int32_t>(level)];
+}
+
+}  // namespace
+
 std::string Printable(std::string_view text) {
   std::string printable;
   const auto hide = [&](unsigned char byte) { printable += fmt::format("\\x{:02x}", byte); };
@@ -69,17 +91,14 @@ void ErrorLines::Write(std::string_view line) {
 }
 
 base::LogSink MemberLog(const RankInfo& info, LogLevel level) {
+  const std::string name = base::MemberName(base::MemberOf(info));
   const bool alone = info.world_size == 1 && info.servers == 0;
-  const std::string who = alone ? "" : "[" + base::MemberName(base::MemberOf(info)) + "] ";
-  return [who, level, lines = std::make_shared<ErrorLines>()](LogLevel of_line,
-                                                              std::string_view text) {
-    if (of_line < level) return;
-    const auto now =
-        std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
-    lines->Write(fmt::format("{:%H:%M:%S}.{:03} {} {}{}",
-                             fmt::localtime(std::chrono::system_clock::to_time_t(now)),
-                             now.time_since_epoch().count() % 1000,
-                             "DIWE"[static_cast<int32_t>(of_line)], who, Printable(text)));
+  // In no registry of spdlog: what is returned owns it.
+  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<ErrorSink>());
+  logger->set_pattern("%H:%M:%S.%e %L " + (alone ? "" : "[" + name + "] ") + "%v");
+  logger->set_level(ToSpdlog(level));
+  return [logger](LogLevel of_line, std::string_view text) {
+    logger->log(ToSpdlog(of_line), spdlog::string_view_t(Printable(text)));
   };
 }
 

@@ -111,7 +111,7 @@ TEST(StoreClientTest, WhatWasAnsweredBeforeTheRunWasGivenUpCounts) {
   std::thread caller([&] { EXPECT_TRUE(rank.client.Set("k", "v").ok()); });
   const Message set = ReadMessage(server);
   const Status over = Status::Error(StatusCode::kConfig, "given up");
-  SendRaw(server, Encode({.kind = MessageKind::kSetDone, .id = set.id}) +
+  SendRaw(server, Encode({.kind = MessageKind::kReply, .id = set.id}) +
                       Encode(EncodeStatus(MessageKind::kAbort, over)));
   caller.join();
   EXPECT_FALSE(Await(rank.abort).ok());
