@@ -86,7 +86,7 @@ Result<std::unique_ptr<train::BatchStream>> DatasetSource::Batches(
                      {.seed = config_.seed,
                       .shuffle = request.split == Split::kTrain && config_.data.shuffle,
                       .prefetch = config_.data.prefetch,
-                      .timeout_ms = 2 * config_.communication.timeout_ms,
+                      .timeout_ms = base::kCallTimeouts * config_.communication.timeout_ms,
                       .watch = watch_,
                       .fill = fill_});
 }

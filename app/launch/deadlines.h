@@ -6,8 +6,8 @@
 //   a blocking transfer         the same; where nobody knows when ranks come, of as long as
 //                               ExecutorOptions::arrival_timeout_ms: who is lost is found by liveness
 //   Submit                      T (core/exec/step_runner.cc)
-//   any other call of a plugin  base::kCallTimeouts * T (core/base/call_watch.h), as for a device
-//   the next batch              2 * T (app/data/dataset_source.cc)
+//   any other call of a plugin  base::kCallTimeouts * T (core/base/call_watch.h), as for a device and
+//                               for the next batch
 //   an aborted communicator     a second by its contract; ExecutorOptions::drain_ms
 //   ranks that find each other  communication.rendezvous_timeout_ms, also in a communicator
 //
@@ -102,7 +102,8 @@ static_assert(5 * kProgressEveryMs < kProgressTimeoutMs && kLeaveTimeoutMs < kRa
 static_assert(kServerEndMs + kPingMs < kServerLeaveMs);
 // Whoever waits for a member that hangs in a plugin, for a transfer, a batch or its end, gives up
 // before the watch does, which then has seen the call for long enough.
-static_assert(base::kCallTimeouts > 2 && kLeaveTimeoutMs < base::kCallTimeouts * kTransferTimeoutMs);
+static_assert(base::kCallTimeouts > 2 &&
+              kLeaveTimeoutMs < base::kCallTimeouts * kTransferTimeoutMs);
 static_assert(4 * base::kCallLookMs < kTransferTimeoutMs);
 // A pending connection is not kept longer than a rendezvous.
 static_assert(kHelloTimeoutMs < kRendezvousTimeoutMs);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,9 +11,8 @@
 namespace engine::testing {
 EngineProcess::EngineProcess(const std::string& folder, std::vector<std::string> arguments,
                              const std::map<std::string, std::string>& environment)
-    : out_(memfd_create("stdout", MFD_CLOEXEC)), err_(memfd_create("stderr", MFD_CLOEXEC)) {
+    : out_(OutputFile()), err_(OutputFile()) {
   arguments.insert(arguments.begin(), ENGINE_TEST_BINARY);
-  EXPECT_TRUE(out_ >= 0 && err_ >= 0);
   pid_ = StartProgram(std::move(arguments), environment, folder, out_, err_);
 }
 

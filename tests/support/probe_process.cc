@@ -32,6 +32,12 @@ bool Await(const std::string& what, const std::function<bool()>& condition,
   return true;
 }
 
+int OutputFile() {
+  const int fd = memfd_create("output", MFD_CLOEXEC);
+  EXPECT_EQ(fcntl(fd, F_SETFL, O_APPEND), 0);
+  return fd;
+}
+
 std::string ReadAll(int fd) {
   std::string text;
   char buffer[4096];
@@ -91,8 +97,7 @@ int ExitCodeOf(int status) {
 
 ProbeProcess::ProbeProcess(std::vector<std::string> command,
                            const std::map<std::string, std::string>& environment)
-    : file_(memfd_create("output", MFD_CLOEXEC)) {
-  EXPECT_GE(file_, 0);
+    : file_(testing::OutputFile()) {
   pid_ = StartProgram(std::move(command), environment, ".", file_, file_);
 }
 

@@ -16,7 +16,8 @@ inline constexpr std::chrono::seconds kHealthy{60};
 bool Await(const std::string& what, const std::function<bool()>& condition,
            std::chrono::seconds timeout = kHealthy);
 
-// What has been written to a file without a name.
+// A file without a name, to whose end each write goes, whoever else writes; and what it holds.
+int OutputFile();
 std::string ReadAll(int fd);
 
 }  // namespace engine::testing
