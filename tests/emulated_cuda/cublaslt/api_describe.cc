@@ -67,10 +67,9 @@ cublasStatus_t Destroy(Handle handle) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  MatmulDescription description;
-  description.compute = compute;
-  description.scale = scale;
-  return Create(description, out);
+  return Create(MatmulDescription{.compute = static_cast<int32_t>(compute),
+                                  .scale = static_cast<int32_t>(scale)},
+                out);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
   return Destroy<MatmulDescription>(handle);
@@ -83,12 +82,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
-  MatrixLayout layout;
-  layout.type = type;
-  layout.rows = rows;
-  layout.columns = columns;
-  layout.ld = ld;
-  return Create(layout, out);
+  return Create(
+      MatrixLayout{.type = static_cast<uint32_t>(type), .rows = rows, .columns = columns, .ld = ld},
+      out);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
   return Destroy<MatrixLayout>(handle);
