@@ -20,5 +20,5 @@ fi
 if [ $# -eq 0 ]; then
   set -- -LE 'slow|emulated|exhaustive'
 fi
-# One more than there are processors: many tests wait for deadlines.
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$(($(nproc) + 1))" "$@"
+# Twice as many as there are processors: many tests wait for deadlines.
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$((2 * $(nproc)))" "$@"

@@ -5,7 +5,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ServerFlags = CliTest;
 

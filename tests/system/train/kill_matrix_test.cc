@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <sstream>
-#include <thread>
 
 #include "tests/system/cli/cli_test.h"
 
@@ -17,7 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr int kRanks = 3;
 constexpr auto kLimit = std::chrono::seconds(3);   // configured: of a transfer, and of a rendezvous

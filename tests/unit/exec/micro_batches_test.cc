@@ -10,7 +10,6 @@ namespace engine::test {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 3;

@@ -10,7 +10,6 @@ namespace engine::launch {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 // Ranks 0 to 2 and server 0; losses are allowed.
 class Losses : public testing::Test {

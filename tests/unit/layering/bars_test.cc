@@ -16,8 +16,6 @@ namespace engine::test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 const std::vector<std::string> kProduct = {"interfaces", "core",  "app",
                                            "tools",      "bench", "plugins"};
