@@ -20,5 +20,5 @@ fi
 if [ $# -eq 0 ]; then
   set -- -LE 'slow|emulated|exhaustive'
 fi
-# Twice as many as there are processors: many tests wait for deadlines.
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$((2 * $(nproc)))" "$@"
+# More than twice as many as there are processors: many tests wait for deadlines.
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$((2 * $(nproc) + 1))" "$@"
