@@ -4,6 +4,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include <string>
+#include <vector>
 
 #include "app/config/source_text.h"
 #include "engine/status.h"

@@ -3,7 +3,6 @@
 #include "app/plugins/words.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace engine::plugins {
 namespace {
@@ -58,10 +57,12 @@ std::string Join(const std::vector<std::string>& words, std::string_view separat
 
 std::vector<std::string> Split(std::string_view text, char separator) {
   std::vector<std::string> words;
-  for (const auto word : std::views::split(text, separator)) {
-    words.emplace_back(word.begin(), word.end());
+  size_t begin = 0;
+  for (size_t end; (end = text.find(separator, begin)) != text.npos; begin = end + 1) {
+    words.emplace_back(text.substr(begin, end - begin));
   }
-  return words.empty() ? std::vector<std::string>(1) : words;
+  words.emplace_back(text.substr(begin));
+  return words;
 }
 
 }  // namespace engine::plugins

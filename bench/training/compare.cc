@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 #include <vector>
+#include <optional>
 
 #include "bench/training/losses.h"
 #include "bench/training/order.h"

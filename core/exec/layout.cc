@@ -134,12 +134,12 @@ void PlaceRest(const graph::Graph& graph, FlatLayout* layout) {
 // Parameters that ops read rounded are gathered so. They come first, and whatever a scheduler fuses
 // in this order, the first of the others does not travel with them. Returns how many there are.
 size_t PutRoundedFirst(const graph::Graph& graph, std::vector<ParameterInfo>* parameters) {
-  const auto others = std::ranges::stable_partition(*parameters, [&](const ParameterInfo& info) {
+  const auto is_rounded = [&](const ParameterInfo& info) {
     return graph.IsReadRounded(graph.parameters[info.id]);
-  });
-  const size_t rounded = parameters->size() - others.size();
-  if (rounded > 0 && !others.empty()) others.front().alone = 1;
-  return rounded;
+  };
+  const auto others = std::stable_partition(parameters->begin(), parameters->end(), is_rounded);
+  if (others != parameters->begin() && others != parameters->end()) others->alone = 1;
+  return static_cast<size_t>(others - parameters->begin());
 }
 
 }  // namespace

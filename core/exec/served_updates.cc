@@ -174,7 +174,7 @@ void ServedUpdates::BeginStep(const StepInput& input) {
   std::vector<int32_t>& rows = rows_[input.step % 2];
   rows.assign(ids, ids + count);
   std::ranges::sort(rows);
-  rows.erase(std::ranges::unique(rows).begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
 }
 
 // Gradients are sums over the targets of this rank, times the scale of the loss.

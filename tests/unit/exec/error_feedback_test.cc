@@ -10,7 +10,6 @@
 #include <random>
 
 #include "app/checkpoint/checkpoint.h"
-#include "app/checkpoint/checkpoint.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/exec/rank_world.h"
@@ -143,7 +142,8 @@ class ErrorFeedbackTest : public ::testing::Test {
       ENGINE_ASSIGN_OR_RETURN(const auto opened, checkpoint::OpenCheckpoint(from_));
       EXPECT_EQ(checkpoint::StateWarnings(opened, executor, phase.ranks).size(),
                 opened.info.world_size == phase.ranks ? 0u : 1u);
-      return checkpoint::LoadCheckpoint(opened, executor, {.rank = rank, .world_size = phase.ranks});
+      return checkpoint::LoadCheckpoint(opened, executor,
+                                        {.rank = rank, .world_size = phase.ranks});
     };
     residuals->resize(static_cast<size_t>(phase.ranks));
     world.end = [&](exec::Executor& executor, int rank) -> Status {
