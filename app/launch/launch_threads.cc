@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -46,7 +47,11 @@ class ThreadedRun {
   const RankBody& body_;
   StopSignals signals_;
   Supervisor supervisor_;
-  std::vector<std::thread> threads_;  // by RunShape::Index, as far as they were started
+  struct Member {
+    std::thread thread;
+    std::future<void> ended;
+  };
+  std::vector<Member> threads_;  // by RunShape::Index, as far as they were started
   // A member that has no descriptor or thread left to join with, or kNobody. Its thread may outlive
   // the run.
   const std::shared_ptr<std::atomic<int>> failed_to_join_ =
@@ -71,13 +76,16 @@ void RunMember(const RankInfo& info, kit::UniqueFd socket, int64_t rendezvous_ti
 
 Status ThreadedRun::StartMember(int member) {
   const auto theirs = std::make_shared<kit::UniqueFd>(supervisor_.server().Connect());
+  const auto ended = std::make_shared<std::promise<void>>();
   if (!*theirs) return CannotStart(shape_, member, strerror(errno));
   try {
-    threads_.emplace_back([info = LocalInfo(shape_, member), theirs, body = body_,
-                           failed_to_join = failed_to_join_,
-                           timeout_ms = options_.rendezvous_timeout_ms] {
+    std::thread thread([info = LocalInfo(shape_, member), theirs, ended, body = body_,
+                        failed_to_join = failed_to_join_,
+                        timeout_ms = options_.rendezvous_timeout_ms] {
       RunMember(info, std::move(*theirs), timeout_ms, body, *failed_to_join);
+      ended->set_value();
     });
+    threads_.push_back({std::move(thread), ended->get_future()});
   } catch (const std::system_error& error) {
     return CannotStart(shape_, member, error.what());
   }
@@ -117,11 +125,13 @@ LaunchOutcome ThreadedRun::Run() {
                       outcome.status.message(), supervisor_.members().Remaining().c_str())
             .WithRank(outcome.status.rank());
   }
-  // Who has not joined yet sees its connection end, and ends.
+  // Who has not joined yet sees its connection end, and ends. Who has left may still hang.
   supervisor_.server().CloseAll();
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    const bool hangs = supervisor_.members().HasJoined(shape_.At(static_cast<int>(i)));
-    hangs ? threads_[i].detach() : threads_[i].join();
+  const base::TimePoint deadline = base::DeadlineIn(outcome.hangs ? kFlushMs : kHangMs);
+  for (Member& member : threads_) {
+    const bool ended = member.ended.wait_until(deadline) == std::future_status::ready;
+    ended ? member.thread.join() : member.thread.detach();
+    outcome.hangs = outcome.hangs || !ended;
   }
   return outcome;
 }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
-#include <optional>
 
 #include "bench/training/losses.h"
 #include "bench/training/order.h"
