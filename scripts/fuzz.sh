@@ -12,7 +12,7 @@ cmake -S . -B build/fuzz -G Ninja -DENGINE_FUZZ=ON -DBUILD_TESTING=ON -DENGINE_W
 corpus=$(mktemp -d)
 trap 'rm -rf "$corpus"' EXIT
 cp -r tests/fuzz/corpus/. "$corpus"
-mkdir "$corpus/parsers"
+mkdir "$corpus/parsers" "$corpus/shm_peer"
 # The first byte is the target (tests/fuzz/parsers_fuzz.cc): a configuration, a checkpoint, the header of one.
 for file in configs/*.pbtxt; do printf '\0' | cat - "$file" >"$corpus/parsers/${file##*/}"; done
 printf '\2' | cat - tests/golden/mlp.safetensors >"$corpus/parsers/checkpoint"

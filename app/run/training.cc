@@ -1,11 +1,13 @@
 #include "app/run/training.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
+#include "app/checkpoint/spill_file.h"
 #include "app/data/dataset_source.h"
 #include "app/launch/deadlines.h"
 #include "app/model/model_graph.h"
@@ -161,13 +163,16 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty()) {
-    parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
+    const auto spill = std::make_shared<checkpoint::SpillFile>(output.checkpoint);
+    parts.memory_for_states = [spill](int64_t count) { return spill->Allocate(count); };
+    parts.save = [&, spill](const exec::Executor& executor, const train::RunState& now) -> Status {
       const std::string written = "checkpoint/" + std::to_string(now.step);
       if (rank.info.rank != 0)
         return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor,
-                                                         InfoOf(run, rank.info, now),
-                                                         CheckpointProgress(rank.store)));
+      const Status status = checkpoint::WriteCheckpoint(
+          output.checkpoint, executor, InfoOf(run, rank.info, now), CheckpointProgress(rank.store));
+      spill->Clear();
+      ENGINE_RETURN_IF_ERROR(status);
       ENGINE_RETURN_IF_ERROR(
           checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
       ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(now.step, output.checkpoint));

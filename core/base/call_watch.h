@@ -94,7 +94,6 @@ class OpenCall {
   OpenCall(CallWatch* watch, const std::string& who, const std::string& function)
       : OpenCall(watch, CallWatch::kCompute, watch ? watch->Describe(who, function) : nullptr) {}
   OpenCall(const OpenCall&) = delete;
-  OpenCall& operator=(const OpenCall&) = delete;
   ~OpenCall() {
     if (watch_ != nullptr) watch_->Enter(lane_, before_);
   }

@@ -116,7 +116,7 @@ Result<std::unique_ptr<Wire>> Wire::Create(const WireChoice& choice, const Execu
                                            const ModelMemory& memory, SharedMemory* shared) {
   ENGINE_ASSIGN_OR_RETURN(WireLayout layout,
                           PlanWire(choice, memory.layout(), options.rank.world_size));
-  std::unique_ptr<Wire> wire(new Wire(std::move(layout), memory, options.rank));
+  std::unique_ptr<Wire> wire(new Wire(std::move(layout), memory, options));
   ENGINE_ASSIGN_OR_RETURN(
       wire->wire_,
       graph::DeviceBuffer::Create(memory.device(), static_cast<size_t>(wire->layout_.total_bytes),
@@ -150,7 +150,7 @@ WireCall Wire::CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) 
   const uint32_t bucket = task.info.bucket;
   int64_t begin = offset * static_cast<int64_t>(SizeOf(layout_.dtype()));
   if (layout_.packed()) {
-    const int64_t block = layout_.bucket_bytes[bucket] / rank_.world_size;
+    const int64_t block = layout_.bucket_bytes[bucket] / options_.rank.world_size;
     begin = layout_.bucket_begin[bucket] + rank * block + layout_.span_begin[bucket][i];
   }
   call.wire = wire_.bytes() + begin;
@@ -159,7 +159,7 @@ WireCall Wire::CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) 
 
 Status Wire::Pack(const Task& task, const float* scale, Stream* stream) {
   for (size_t i = 0; i < CallsFor(task); ++i) {
-    WireCall call = CallOf(task, i, rank_.rank, stream);
+    WireCall call = CallOf(task, i, options_.rank.rank, stream);
     if (state_count() > 0) call.scale = scale;
     ENGINE_RETURN_IF_ERROR(Named(call, layout_.format->Pack(call)));
   }
@@ -186,17 +186,17 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   transfer->dtype = layout_.dtype();
   transfer->send = transfer->recv = wire_.bytes() + layout_.bucket_begin[bucket];
   transfer->count = layout_.bucket_bytes[bucket] / static_cast<int64_t>(SizeOf(transfer->dtype));
-  CutForRank(rank_, transfer);
+  CutForRank(options_.rank, transfer);
 }
 
-// One after the other, so that only rank 0 needs memory for all of it: on the others it comes to the
+// One after the other, so that only rank 0 needs a place for all of it: on the others it comes to the
 // arena of the gradients, which the next backward pass writes anew.
-Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
+Status Wire::CollectStates(BlockingTransfers& transfers) {
   const int64_t count = memory_.layout().trainable_count;
   collected_.clear();
-  for (int32_t i = 0; i < state_count() * rank_.world_size; ++i) {
-    const int32_t s = i / rank_.world_size, root = i % rank_.world_size;
-    float* const whole = root == rank_.rank ? state(s) : memory_.gradients();
+  for (int32_t i = 0; i < state_count() * options_.rank.world_size; ++i) {
+    const int32_t s = i / options_.rank.world_size, root = i % options_.rank.world_size;
+    float* const whole = root == options_.rank.rank ? state(s) : memory_.gradients();
     ENGINE_RETURN_IF_ERROR(transfers
                                .Run({.kind = TransferKind::kBroadcast,
                                      .root = root,
@@ -205,19 +205,20 @@ Status Wire::CollectStates(BlockingTransfers& transfers, int64_t timeout_ms) {
                                      .count = count,
                                      .stream = memory_.stream()})
                                .WithContext("collecting the state of a hook"));
-    if (rank_.rank != 0) continue;
-    std::vector<float>& kept = collected_.emplace_back(static_cast<size_t>(count));
-    ENGINE_RETURN_IF_ERROR(
-        memory_.device().Copy(kept.data(), whole, kept.size() * sizeof(float), memory_.stream()));
-    ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(timeout_ms));
+    if (options_.rank.rank != 0) continue;
+    ENGINE_ASSIGN_OR_RETURN(float* const kept, options_.memory_for_states(count));
+    collected_.push_back(kept);
+    ENGINE_RETURN_IF_ERROR(memory_.device().Copy(
+        kept, whole, static_cast<size_t>(count) * sizeof(float), memory_.stream()));
+    ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(options_.timeout_ms));
   }
   return {};
 }
 
 TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
   if (collected_.empty()) return {};
-  std::vector<float>& state = collected_[static_cast<size_t>(index * rank_.world_size + rank)];
-  return ViewIn(memory_, state.data(), parameter);
+  return ViewIn(memory_, *(collected_.begin() + index * options_.rank.world_size + rank),
+                parameter);
 }
 
 // Rank r has element r * count / n and those behind it, as MPI and NCCL have it for both kinds.

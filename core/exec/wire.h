@@ -70,25 +70,25 @@ class Wire {
   // trainable_count elements, in the layout of the arena.
   float* state(int32_t index) const { return states_[index].f32(); }
   // Brings the states of all ranks together on rank 0, until Drop. Collective. [compute-lane]
-  Status CollectStates(BlockingTransfers& transfers, int64_t timeout_ms);
+  Status CollectStates(BlockingTransfers& transfers);
   void DropStates() { collected_.clear(); }
   // State `index` on `rank` for graph parameter `parameter`, in host memory; null data for one that
   // is not trained, and unless they are collected.
   TensorView state_of(int32_t parameter, int32_t rank, int32_t index) const;
 
  private:
-  Wire(WireLayout layout, const ModelMemory& memory, const RankInfo& rank)
-      : layout_(std::move(layout)), memory_(memory), rank_(rank) {}
+  Wire(WireLayout layout, const ModelMemory& memory, const ExecutorOptions& options)
+      : layout_(std::move(layout)), memory_(memory), options_(options) {}
   size_t CallsFor(const Task& task) const;
   WireCall CallOf(const Task& task, size_t i, int32_t rank, Stream* stream) const;
 
   const WireLayout layout_;
   const ModelMemory& memory_;
-  const RankInfo rank_;
+  const ExecutorOptions& options_;
   graph::DeviceBuffer wire_;
   std::vector<graph::DeviceBuffer> states_;
-  // Rank 0: by state and rank, in the layout of the arena. Views of them are not const.
-  mutable std::vector<std::vector<float>> collected_;
+  // Rank 0: by state and rank, in the layout of the arena.
+  std::vector<float*> collected_;
 };
 
 }  // namespace engine::exec

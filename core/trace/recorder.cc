@@ -1,6 +1,5 @@
 #include "core/trace/recorder.h"
 
-#include <algorithm>
 
 namespace engine::trace {
 

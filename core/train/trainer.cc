@@ -69,9 +69,7 @@ Status Trainer::Setup() {
   ENGINE_RETURN_IF_ERROR(MakeExecutor());
   ENGINE_RETURN_IF_ERROR(Agree("plan of the step", std::to_string(executor_->tasks().digest)));
   ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
-  ENGINE_ASSIGN_OR_RETURN(const RunRange range, parts_.begin(*executor_, StateAt(0)));
-  start_ = range.start;
-  steps_ = range.last_step;
+  ENGINE_ASSIGN_OR_RETURN(range_, parts_.begin(*executor_, StateAt(0)));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(MeetRanks(rank_, exec::ExecutorOptions().arrival_timeout_ms));
@@ -82,7 +80,7 @@ Status Trainer::Setup() {
   if (executor_->updates().asynchronous() && rank_.info.servers > 0) rank_.AllowLosses();
   ENGINE_RETURN_IF_ERROR(FindFirstStep());
   BatchRequest batches = Batches(Split::kTrain);
-  batches.first_step = start_.BatchAfter(first_step_ - 1);
+  batches.first_step = range_.start.BatchAfter(first_step_ - 1);
   ENGINE_ASSIGN_OR_RETURN(batches_, parts_.data->Batches(batches));
   return {};
 }
@@ -100,6 +98,7 @@ Status Trainer::MakeExecutor() {
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   options.log = rank_.log;
+  options.memory_for_states = parts_.memory_for_states;
   const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;
   if (gathers) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
@@ -119,7 +118,7 @@ Status Trainer::MakeExecutor() {
 
 // A rank that takes the place of a lost one goes on where servers have heard of that one last.
 Status Trainer::FindFirstStep() {
-  first_step_ = start_.step + 1;
+  first_step_ = range_.start.step + 1;
   if (rank_.info.incarnation == 0) return {};
   if (!executor_->updates().served()) {
     return Status::Error(StatusCode::kConfig,
@@ -145,14 +144,14 @@ RunState Trainer::StateAt(int64_t step) const {
           .global_batch = config_.train.GlobalBatch(rank_.info.world_size),
           .data = std::string(data().digest),
           .samples = data().train_samples,
-          .batch = start_.BatchAfter(step)};
+          .batch = range_.start.BatchAfter(step)};
 }
 
 Result<int64_t> Trainer::Run() {
   const TrainOptions& train = config_.train;
-  for (int64_t step = first_step_; step <= steps_; ++step) {
+  for (int64_t step = first_step_; step <= range_.last_step; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const bool stop, TrainStep(step));
-    if (step == steps_) break;
+    if (step == range_.last_step) break;
     if (stop) {
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
       return step;
@@ -166,16 +165,16 @@ Result<int64_t> Trainer::Run() {
   if (updates.asynchronous()) {
     ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers()));
   }
-  if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(steps_));
-  ENGINE_RETURN_IF_ERROR(Checkpoint(steps_));
-  return steps_;
+  if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(range_.last_step));
+  ENGINE_RETURN_IF_ERROR(Checkpoint(range_.last_step));
+  return range_.last_step;
 }
 
 // Whether somebody has asked to stop: the same on all ranks, because it travels with the
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
-  const double rate = config_.train.learning_rate.At(step, steps_);
+  const double rate = config_.train.learning_rate.At(step, range_.last_step);
   // By the statistics of the next step, so that it costs no flush.
   const int64_t every = config_.train.check_ranks_every;
   const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
@@ -191,7 +190,7 @@ Result<bool> Trainer::TrainStep(int64_t step) {
                               .stop = rank_.stop_requested.load() != 0,
                               .check = checks ? check_ : nullptr};
   unreported_.push_back({.step = step,
-                         .steps = steps_,
+                         .steps = range_.last_step,
                          .epoch = static_cast<double>(batch->epoch) +
                                   static_cast<double>(batch->step_in_epoch + 1) /
                                       static_cast<double>(batches_->steps_per_epoch()),

@@ -38,6 +38,8 @@ struct TrainerParts {
   // On rank 0: keeps the parameters and the states that the executor has collected. On the others:
   // waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
+  // See ExecutorOptions; where there are checkpoints.
+  std::function<Result<float*>(int64_t count)> memory_for_states;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;
@@ -57,7 +59,7 @@ class Trainer {
   // checkpoint. Returns the step that it came to. Once.
   Result<int64_t> Run();
 
-  int64_t steps() const { return steps_; }  // of the whole run
+  int64_t steps() const { return range_.last_step; }  // of the whole run
   exec::Executor& executor() { return *executor_; }
   plugin::RankPlugins& plugins() { return *plugins_; }
   DatasetInfo data() const { return parts_.data->info(); }
@@ -88,9 +90,8 @@ class Trainer {
   exec::ReplicaCheck* check_ = nullptr;  // null: ranks need not have the same parameters
   int abort_token_ = 0;                  // of the executor's part in the end of the run
   std::unique_ptr<BatchStream> batches_;
-  RunStart start_;                     // of the run
+  RunRange range_;
   int64_t first_step_ = 1;             // of this rank
-  int64_t steps_ = 0;                  // the last one
   std::deque<StepReport> unreported_;  // whose statistics have not come
 };
 

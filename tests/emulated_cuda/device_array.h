@@ -17,7 +17,6 @@ class Array {
   explicit Array(const std::vector<T>& values) : Array(values.size()) { Write(values); }
   ~Array() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
   Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
 
   T* data() const { return data_; }
 

@@ -38,7 +38,6 @@ class File {
   }
   ~File() { close(fd_); }
   File(const File&) = delete;
-  File& operator=(const File&) = delete;
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
 
  private:

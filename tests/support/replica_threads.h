@@ -18,7 +18,6 @@ class ReplicaThreads {
     for (int32_t rank = 0; rank < size; ++rank) members_.emplace_back(*this, rank);
   }
   ReplicaThreads(const ReplicaThreads&) = delete;
-  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
   // For the thread that is rank `rank`; lives as long as this.
   Replicas* rank(int32_t rank) { return &members_[static_cast<size_t>(rank)]; }

@@ -22,7 +22,6 @@ class DeviceMemory {
   DeviceMemory(Device* device, size_t size_bytes);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   void* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }

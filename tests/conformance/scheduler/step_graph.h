@@ -20,7 +20,6 @@ class StepGraph {
  public:
   explicit StepGraph(const ModelSketch& model);
   StepGraph(const StepGraph&) = delete;  // tasks hold views of names
-  StepGraph& operator=(const StepGraph&) = delete;
 
   ModelInfo model_info() const;
   // Called once. Ids are dense but, with `shuffle`, in no relation to sequence numbers. The error

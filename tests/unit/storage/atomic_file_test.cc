@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "app/checkpoint/spill_file.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
@@ -120,6 +121,18 @@ TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_THAT(status, FailsWith(StatusCode::kStorage, HasSubstr("write failed: File too large")));
   EXPECT_EQ(ReadWhole(path_), "old");
   EXPECT_EQ(Files(), 1);
+}
+
+TEST(SpillFile, HoldsSeveralWhereThereIsRoomAndLeavesNoFile) {
+  const testing::TempFolder folder;
+  SpillFile spill(folder / "x.safetensors"), nowhere(folder / "none/x.safetensors");
+  float* const first = ValueOf(spill.Allocate(1000));
+  std::fill_n(first, 1000, 1.0f);
+  EXPECT_EQ(*ValueOf(spill.Allocate(1000)), 0);
+  EXPECT_EQ(spill.Allocate(int64_t{1} << 55).status().code(), StatusCode::kStorage);
+  EXPECT_EQ(nowhere.Allocate(8).status().code(), StatusCode::kStorage);
+  EXPECT_EQ(first[999], 1);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// Memory that is a file: what does not fit is on the disk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/status.h"
+
+namespace engine::checkpoint {
+
+// Of one thread.
+class SpillFile {
+ public:
+  // In the folder of `path`, in files without a name: nothing is left when the process is killed.
+  explicit SpillFile(std::string path) : path_(std::move(path)) {}
+  ~SpillFile() { Clear(); }
+  SpillFile(const SpillFile&) = delete;
+
+  // Zeros, until Clear. kStorage when the disk has no room for them.
+  Result<float*> Allocate(int64_t count);
+  void Clear();
+
+ private:
+  const std::string path_;
+  std::vector<std::pair<void*, size_t>> mapped_;
+};
+
+}  // namespace engine::checkpoint
