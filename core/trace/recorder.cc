@@ -1,6 +1,5 @@
 #include "core/trace/recorder.h"
 
-
 namespace engine::trace {
 
 std::vector<Span> SpanRecorder::InOrder() const {
