@@ -145,18 +145,15 @@ struct AsyncWorld {
   }
 
   exec::ExecutorOptions Options(int rank) const {
-    exec::ExecutorOptions options{
-        .rank = {.rank = rank, .world_size = size},
-        .seed = 1 + static_cast<uint64_t>(rank),
-        .timeout_ms = timeout_ms,
-        .device_timeout_ms = device_timeout_ms > 0 ? device_timeout_ms : timeout_ms,
-        .shard_optimizer = shard,
-        .micro_batches = micro_batches,
-        .loss_scale = loss_scale,
-        .record_steps = record,
-        .communicator_name = "hub",
-        .scheduler_name = scheduler,
-        .optimizer_name = optimizer};
+    exec::ExecutorOptions options = TestOptions(rank, size, timeout_ms);
+    options.seed = 1 + static_cast<uint64_t>(rank);
+    options.device_timeout_ms = device_timeout_ms > 0 ? device_timeout_ms : timeout_ms;
+    options.shard_optimizer = shard;
+    options.micro_batches = micro_batches;
+    options.loss_scale = loss_scale;
+    options.record_steps = record;
+    options.scheduler_name = scheduler;
+    options.optimizer_name = optimizer;
     for (const auto& hook : hooks) options.hook_names.push_back(hook.first);
     return options;
   }
