@@ -1,5 +1,7 @@
 #include "core/trace/recorder.h"
 
+#include <algorithm>
+
 namespace engine::trace {
 
 std::vector<Span> SpanRecorder::InOrder() const {
