@@ -59,11 +59,13 @@ TEST_P(CommunicatorConformance, TraitsAreCoherent) {
 // Communicators come and go while a process lives.
 TEST_P(CommunicatorConformance, LeavesNoDescriptorOpen) {
   const auto run_once = [] {
-    World world(path(), most(2));
-    RunRanks(world.size(), [&](int rank) {
-      const Status status = SubmitAndWait(world.rank(rank), {.kind = TransferKind::kBarrier});
-      EXPECT_TRUE(status.ok()) << status.message();
-    });
+    {
+      World world(path(), most(2));
+      RunRanks(world.size(), [&](int rank) {
+        const Status status = SubmitAndWait(world.rank(rank), {.kind = TransferKind::kBarrier});
+        EXPECT_TRUE(status.ok()) << status.message();
+      });
+    }
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };
   const auto open = run_once();  // what a library opens for good, too
