@@ -14,7 +14,7 @@ namespace engine::checkpoint {
 // Of one thread.
 class SpillFile {
  public:
-  // In the folder of `path`, in files without a name: nothing is left when the process is killed.
+  // In the folder of `path`, in files whose names go as soon as they are there.
   explicit SpillFile(std::string path) : path_(std::move(path)) {}
   ~SpillFile() { Clear(); }
   SpillFile(const SpillFile&) = delete;
