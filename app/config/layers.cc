@@ -122,6 +122,7 @@ class Reader {
       case OptionType::kString:
       case OptionType::kEnum:
       case OptionType::kOp:
+      case OptionType::kPlugin:
         value.string = field->enum_type() != nullptr
                            ? reflection->GetEnum(*block.message, field)->name()
                            : reflection->GetString(*block.message, field);

@@ -86,7 +86,7 @@ auto FindOption(const std::vector<OwnedOption>& options, std::string_view name) 
 
 Status CheckOptionSpec(const OptionSpec& spec) {
   const auto refuse = [](const char* why) { return Status::Error(StatusCode::kPlugin, "%s", why); };
-  if (spec.type > OptionType::kOp) return refuse("has an unknown type");
+  if (spec.type > OptionType::kPlugin) return refuse("has an unknown type");
   if (!IsText(spec.default_value) || !IsText(spec.choices) || !IsText(spec.doc)) {
     return refuse("has text that does not end, or with control characters");
   }
@@ -137,6 +137,7 @@ Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view te
     case OptionType::kString:
     case OptionType::kEnum:
     case OptionType::kOp:
+    case OptionType::kPlugin:
       value.string = text;
       break;
   }

@@ -25,6 +25,10 @@ struct RankInfo {
   uint32_t is_server = 0;   // 1: this is one of them
   uint32_t one_host = 1;    // 1: all members are on this host, so loopback reaches them
   int32_t incarnation = 0;  // how many had this rank before and died
+  // The deadlines of the run: how long members may take to meet (a create function that waits for
+  // others, which fails with kRendezvous then), and how long a transfer may go without progress.
+  int64_t rendezvous_timeout_ms = 30000;
+  int64_t transfer_timeout_ms = 30000;
 };
 
 // How Status::rank() names server `index`; -1 names nobody.
@@ -65,6 +69,12 @@ class Host {
 
   // Sets *exists to whether `key` is there now. [any-thread]
   virtual Status StoreHas(std::string_view key, bool* exists) noexcept = 0;
+
+  // An extension of this Host by its identifier (inner_plugins.h), or nullptr. [any-thread]
+  virtual void* Query(std::string_view id) noexcept {
+    (void)id;
+    return nullptr;
+  }
 
   // StoreGet into a string of the caller's own library.
   Status StoreGetString(std::string_view key, int64_t timeout_ms, std::string* out) noexcept {

@@ -20,11 +20,12 @@ enum class OptionType : uint32_t {
   kInts = 5,    // a list of int
   kLayers = 6,  // of models: a list of `layer` blocks
   kOp = 7,      // the name of an op of any chosen plugin
+  kPlugin = 8,  // the name of another plugin, which may have a block of options of its own
 };
 
 constexpr const char* Name(OptionType type) noexcept {
-  constexpr const char* kNames[] = {"bool", "int",  "float",  "string",
-                                    "enum", "ints", "layers", "op"};
+  constexpr const char* kNames[] = {"bool", "int",    "float", "string", "enum",
+                                    "ints", "layers", "op",    "plugin"};
   return kNames[static_cast<uint32_t>(type)];
 }
 
@@ -78,7 +79,7 @@ struct OptionValue {
   OptionType type = OptionType::kString;
   int64_t integer = 0;                // kInt, kBool (0 or 1)
   double number = 0;                  // kFloat
-  std::string_view string;            // kString, kEnum, kOp
+  std::string_view string;            // kString, kEnum, kOp, kPlugin
   std::span<const int64_t> integers;  // kInts
   const LayerSpec* layers = nullptr;  // kLayers
   uint64_t layer_count = 0;
@@ -102,11 +103,11 @@ class Options {
   std::span<const int64_t> Ints(std::string_view name) const noexcept {
     return Find(name, OptionType::kInts).integers;
   }
-  // Also the chosen word of an enum, and the name of an op.
+  // Also the chosen word of an enum, and the name of an op or a plugin.
   std::string_view String(std::string_view name) const noexcept {
     for (const OptionValue& value : values_) {
       const bool is_text = value.type == OptionType::kString || value.type == OptionType::kEnum ||
-                           value.type == OptionType::kOp;
+                           value.type == OptionType::kOp || value.type == OptionType::kPlugin;
       if (value.name == name && is_text) return value.string;
     }
     ENGINE_CHECK(false, "option '%.*s' was not published", static_cast<int>(name.size()),

@@ -1,0 +1,46 @@
+// Plugins inside of plugins: what a Host offers to one that stands around another (throttle, record,
+// faults made on purpose) or chooses between several (by size, inside and between hosts).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/communicator.h"
+#include "engine/options.h"
+#include "engine/scheduler.h"
+#include "engine/status.h"
+
+namespace engine {
+
+constexpr std::string_view kInnerPluginsId = "engine.inner_plugins/1";
+
+// What an inner object is made of.
+struct InnerPlugin {
+  std::string_view plugin;  // its name; the author takes it from an option of type kPlugin
+  // Options that are set here; others have the value that the user gave in the block of that plugin,
+  // else their default.
+  std::span<const OptionValue> options;
+  // [a-z][a-z0-9_]*: tells apart what one plugin makes inside of another: their keys in the store are
+  // their own, and log lines say "outer/label"
+  std::string_view label;
+};
+
+// Host::Query(kInnerPluginsId) gives one or null. Call it in the create function alone. What is made
+// belongs to the caller, who deletes it no later than in the destructor of its own object. Errors name
+// the inner plugin: kPlugin when there is none of the name and role, kConfig for an option.
+class InnerPlugins {
+ public:
+  // A communicator of `ranks` of the run, ascending and this one among them; empty: of all. Its ranks
+  // count from 0 in that order, and its errors name ranks of the run. Collective over these ranks. The
+  // run's abort reaches it. [setup]
+  virtual Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
+                                    Communicator** out) noexcept = 0;
+  // [setup]
+  virtual Status CreateScheduler(const InnerPlugin& inner, Scheduler** out) noexcept = 0;
+
+ protected:
+  ~InnerPlugins() = default;
+};
+
+}  // namespace engine
