@@ -191,18 +191,14 @@ class Reader {
           std::string("'").append(key).append(
               "' is for a layer with parameters; give it to those in the block"));
     }
-    const auto read = [&](const char* name) -> Result<std::span<const LayerSpec>> {
-      if (!layer.Has(layer.Field(name))) return std::span<const LayerSpec>();
+    const auto read = [&](const char* name) -> Result<Array<const LayerSpec>> {
+      if (!layer.Has(layer.Field(name))) return Array<const LayerSpec>();
       const Cursor block = document_.Child(layer, layer.Field(name));
       ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(block, block.Field("layer"), list));
-      return std::span<const LayerSpec>(list->blocks.emplace_back(std::move(layers)));
+      return Array<const LayerSpec>(list->blocks.emplace_back(std::move(layers)));
     };
-    ENGINE_ASSIGN_OR_RETURN(const auto residual, read("residual"));
-    ENGINE_ASSIGN_OR_RETURN(const auto shortcut, read("shortcut"));
-    spec->residual = residual.data();
-    spec->residual_count = static_cast<uint32_t>(residual.size());
-    spec->shortcut = shortcut.data();
-    spec->shortcut_count = static_cast<uint32_t>(shortcut.size());
+    ENGINE_ASSIGN_OR_RETURN(spec->residual, read("residual"));
+    ENGINE_ASSIGN_OR_RETURN(spec->shortcut, read("shortcut"));
     return {};
   }
 

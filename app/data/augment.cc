@@ -37,7 +37,7 @@ void Move(float* plane, int64_t rows, int64_t columns, const Change& change) {
   }
 }
 
-class AugmentedImages final : public Dataset {
+class AugmentedImages final : public DatasetBase {
  public:
   AugmentedImages(std::unique_ptr<Dataset> data, const AugmentOptions& options)
       : data_(std::move(data)), options_(options) {}

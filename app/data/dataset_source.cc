@@ -30,7 +30,8 @@ Status CheckTensor(const std::string& dataset, const SampleTensor& tensor) {
 // A digest is compared, and kept in checkpoints, as a text.
 Status CheckInfo(const DatasetInfo& info) {
   const std::string name(info.name);
-  const bool is_text = std::ranges::all_of(info.digest, [](char c) { return c > ' ' && c <= '~'; });
+  const bool is_text = std::ranges::all_of(std::string_view(info.digest),
+                                           [](char c) { return c > ' ' && c <= '~'; });
   if (info.inputs.empty() || info.train_samples < 0 || info.held_out_samples < 0 || !is_text) {
     return Status::Error(StatusCode::kPlugin,
                          "%s: samples without input, fewer than none, or a digest that is no text; "

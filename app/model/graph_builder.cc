@@ -18,7 +18,7 @@ using graph::ValueKind;
 namespace {
 
 // With storage of their own, as the factory takes them: it completes them by defaults and checks them.
-std::vector<plugin::OwnedOption> Own(std::span<const OptionValue> values) {
+std::vector<plugin::OwnedOption> Own(Array<const OptionValue> values) {
   std::vector<plugin::OwnedOption> owned;
   for (const OptionValue& value : values) {
     owned.push_back({.name = std::string(value.name),
@@ -85,7 +85,7 @@ TensorSpec GraphBuilder::Spec(ModelValue value) const noexcept {
   return known ? graph_.values[value].spec : TensorSpec();
 }
 
-bool GraphBuilder::Offers(std::string_view op, std::span<const OptionValue> attributes) noexcept {
+uint32_t GraphBuilder::Offers(std::string_view op, Array<const OptionValue> attributes) noexcept {
   return factory_(std::string(op), Own(attributes)).ok();
 }
 

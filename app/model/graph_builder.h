@@ -15,8 +15,8 @@
 namespace engine::model {
 
 struct ModelRequest {
-  std::span<const SampleTensor> inputs, targets;  // of the data, borrowed
-  int64_t max_samples = 1;                        // the most of one step on one rank
+  Array<const SampleTensor> inputs, targets;  // of the data, borrowed
+  int64_t max_samples = 1;                    // the most of one step on one rank
   bool with_loss = true;  // false: a graph for inference, which ends at the outputs
   // Parameters whose name starts with one of these are not trained; one that fits none is kConfig.
   std::vector<std::string> frozen;
@@ -24,14 +24,14 @@ struct ModelRequest {
   base::CallWatch* watch = nullptr;                  // or null: nobody looks
 };
 
-class GraphBuilder final : public ModelBuilder {
+class GraphBuilder final : public ModelBuilderBase {
  public:
   // `request` is borrowed.
   GraphBuilder(const ModelRequest& request, plugin::OpFactory factory);
 
   ModelData data() const noexcept override;
   TensorSpec Spec(ModelValue value) const noexcept override;
-  bool Offers(std::string_view op, std::span<const OptionValue> attributes) noexcept override;
+  uint32_t Offers(std::string_view op, Array<const OptionValue> attributes) noexcept override;
   Status Apply(const LayerSpec& layer, std::span<const ModelValue> inputs,
                std::span<ModelValue> outputs) noexcept override;
   Status Parameter(std::string_view name, const ParameterSpec* wanted,

@@ -22,7 +22,7 @@ struct PluginFile : plugin::PluginEntry {
 // `path` from `base` on; from the current directory where that is empty.
 std::string AbsolutePath(const std::string& path, const std::string& base = "");
 
-// Reads and checks the descriptor of one file: ELF, symbol, magic, ABI major, minor, fingerprint,
+// Reads and checks the descriptor of one file: ELF, symbol, magic, ABI major, minor, layouts,
 // bounds, name against the file's name, and the published options themselves (defaults parse and
 // are in range).
 PluginFile ReadPluginFile(const std::string& path);

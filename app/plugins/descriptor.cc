@@ -37,14 +37,22 @@ Status CheckHandshake(const PluginHeader& header) {
                          "needs plugin ABI %d.%d, this engine has %d.%d; use a newer engine",
                          ENGINE_ABI_MAJOR, header.min_host_minor, ENGINE_ABI_MAJOR, kAbiMinor);
   }
-  if (header.fingerprint != ENGINE_ABI_FINGERPRINT) {
-    return Status::Error(kPlugin,
-                         "built against other engine headers (fingerprint %016" PRIx64
-                         ", this engine has %016" PRIx64
-                         "); rebuild it against the headers of this engine",
-                         header.fingerprint, uint64_t{ENGINE_ABI_FINGERPRINT});
-  }
   return {};
+}
+
+// Two sides may work together when the layout of one is that of the other or one that the other
+// grew out of.
+Status CheckLayout(std::string_view interface, const LayoutList& theirs, const LayoutList& ours) {
+  const auto knows = [](const LayoutList& list, uint64_t layout) {
+    return std::ranges::find(list.layouts, layout) != std::end(list.layouts);
+  };
+  const uint64_t their = theirs.layouts[0], our = ours.layouts[0];
+  if (their != 0 && (knows(ours, their) || knows(theirs, our))) return {};
+  return Status::Error(kPlugin,
+                       "built with another layout of %.*s (%016" PRIx64
+                       ", this engine has %016" PRIx64
+                       "); rebuild it against the headers of this engine",
+                       static_cast<int>(interface.size()), interface.data(), their, our);
 }
 
 // Copies the array at `offset` out of the descriptor.
@@ -134,6 +142,9 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginFile* entry) {
     return Status::Error(kPlugin, "the plugin is of kind %u, which this engine does not know",
                          static_cast<uint32_t>(header.kind));
   }
+  ENGINE_RETURN_IF_ERROR(CheckLayout("the host", header.host, LayoutsOf<Host>()));
+  ENGINE_RETURN_IF_ERROR(CheckLayout("options", header.options, {{kLayoutOf<Options>}}));
+  ENGINE_RETURN_IF_ERROR(CheckLayout(Name(header.kind), header.role, LayoutsOf(header.kind)));
   entry->kind = header.kind;
   entry->abi_major = header.abi_major;
   entry->abi_minor = header.abi_minor;

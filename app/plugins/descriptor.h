@@ -14,7 +14,7 @@ namespace engine::plugins {
 // "x" of ".../libengine_x.so"; empty when the file is called otherwise.
 std::string PluginNameOfFile(std::string_view path);
 
-// Checks the handshake (magic, ABI major, minor, fingerprint), then everything else that the bytes
+// Checks the handshake (magic, ABI major, minor), then everything else that the bytes
 // state, and fills the fields of `entry` that come from the descriptor. `entry->name` must be the
 // name in the file's name and is compared. kPlugin with a clause without the file's name; `entry`
 // may be half filled then.

@@ -28,12 +28,11 @@ std::string LinkerText(const std::string& what) {
   return what.substr(begin + kBefore.size(), end - begin - kBefore.size());
 }
 
-// Magic, ABI and fingerprint come before every other field in every ABI, so they are looked at
-// first: the rest has the meaning of these headers only if they agree.
+// Magic and ABI come before every other field in every ABI, so they are looked at first: the rest
+// has the meaning of these headers only if they agree.
 Result<CreateFunction> CheckHeader(const PluginHeader& header, const PluginEntry& entry) {
   if (header.magic != kPluginMagic || header.abi_major != ENGINE_ABI_MAJOR ||
-      header.fingerprint != ENGINE_ABI_FINGERPRINT || header.name.view() != entry.name ||
-      header.kind != entry.kind) {
+      header.name.view() != entry.name || header.kind != entry.kind) {
     return Status::Error(StatusCode::kPlugin,
                          "plugin '%s': %s is not what it was when it was checked; start again",
                          entry.name.c_str(), entry.path.c_str());

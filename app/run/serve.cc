@@ -77,7 +77,7 @@ Status ServeParameters(const config::Config& config, base::RankContext& server) 
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
-  auto* const parameters = static_cast<ParameterServer*>(communicator.Query(kParameterServerId));
+  auto* const parameters = Query<ParameterServer>(communicator);
   if (parameters == nullptr) {
     return Status::Error(StatusCode::kConfig,
                          "communicator '%s' has no servers: drop --servers or choose one that has, "

@@ -280,7 +280,7 @@ void Measure(const Flags& flags) {
   uint64_t sequence = 0;
   std::vector<Competitor> all = {
       {"bare loop", bare_loop.data(), [&](int64_t count) { bare_loop.Sum(count); }}};
-  if (void* const memory = communicator.Query(kSharedMemoryId)) {
+  if (void* const memory = Query<SharedMemory>(communicator)) {
     void* arena = nullptr;
     Require(static_cast<SharedMemory*>(memory)->Allocate(kLargest, &arena), "arena");
     all.push_back(ThroughPlugin("arena", communicator, static_cast<float*>(arena), &sequence));

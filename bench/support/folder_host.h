@@ -17,7 +17,7 @@
 
 namespace engine::bench {
 
-class FolderHost final : public Host {
+class FolderHost final : public HostBase {
  public:
   FolderHost(const RankInfo& ranks, std::filesystem::path folder, Device* device = nullptr)
       : ranks_(ranks), folder_(std::move(folder)), device_(device) {}
@@ -45,7 +45,7 @@ class FolderHost final : public Host {
                   void (*sink)(void* context, const uint8_t* data, uint64_t size),
                   void* context) noexcept override {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-    bool exists = false;
+    uint32_t exists = 0;
     while (true) {
       ENGINE_RETURN_IF_ERROR(StoreHas(key, &exists));
       if (exists) break;
@@ -61,7 +61,7 @@ class FolderHost final : public Host {
     return {};
   }
 
-  Status StoreHas(std::string_view key, bool* exists) noexcept override {
+  Status StoreHas(std::string_view key, uint32_t* exists) noexcept override {
     std::error_code error;
     *exists = std::filesystem::exists(folder_ / FileName(key), error);
     return {};

@@ -25,7 +25,7 @@ Result<std::unique_ptr<DeviceOrder>> DeviceOrder::Create(Device& device, Stream*
   if (alone) return order;
   for (const Place place : {kUpdates, kTransfers}) {
     std::unique_ptr<Stream>& own = order->own_[place - 1];
-    ENGINE_RETURN_IF_ERROR(graph::Make(device, &Device::CreateStream, &own));
+    ENGINE_RETURN_IF_ERROR(graph::Make(device, &own));
     order->streams_[place] = own.get();
   }
   ENGINE_RETURN_IF_ERROR(order->MakePoints(device));
@@ -67,7 +67,7 @@ Status DeviceOrder::MakePoints(Device& device) {
   }
   for (size_t point = 0; point < points_.size(); ++point) {
     if (!awaited[point] && point < taken_) continue;
-    ENGINE_RETURN_IF_ERROR(graph::Make(device, &Device::CreateEvent, &points_[point].event));
+    ENGINE_RETURN_IF_ERROR(graph::Make(device, &points_[point].event));
   }
   return {};
 }

@@ -71,9 +71,9 @@ class DeviceStep final : public HostStep {
       ENGINE_RETURN_IF_ERROR(accelerator_.AllocateHost(sizeof(StepStatistics), &pinned));
       if (pinned == nullptr) return graph::MadeNothing(device_);
       copy.statistics = new (pinned) StepStatistics;
-      ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateEvent, &copy.copied));
+      ENGINE_RETURN_IF_ERROR(graph::Make(device_, &copy.copied));
     }
-    span_updates_ = static_cast<SpanUpdates*>(parts_.plugins.optimizer->Query(kSpanUpdatesId));
+    span_updates_ = Query<SpanUpdates>(*parts_.plugins.optimizer);
     ENGINE_ASSIGN_OR_RETURN(order_, DeviceOrder::Create(device_, stream_, parts_.tasks, alone_));
     return {};
   }
@@ -332,7 +332,7 @@ Status CheckRecording(const StepParts& parts) {
                          "train.record_steps with several ranks is not for models whose ops see "
                          "the batch of all ranks (batch_norm with sync): set one of them to false");
   }
-  if (parts.plugins.communicator->Query(kRecordedTransfersId) != nullptr) return {};
+  if (Query<RecordedTransfers>(*parts.plugins.communicator) != nullptr) return {};
   return Status::Error(StatusCode::kConfig,
                        "train.record_steps with several ranks needs a communicator whose transfers "
                        "can be recorded, and those of '%s' cannot: set it to false or choose "

@@ -23,7 +23,7 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
     : plugins_(plugins),
       store_(store),
       options_(options),
-      on_accelerator_(plugins.device->Query(kAcceleratorId) != nullptr),
+      on_accelerator_(Query<Accelerator>(*plugins.device) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)),
       submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {}
 
@@ -128,7 +128,7 @@ SharedMemory* Executor::MemoryOfTransfers() const {
   const bool takes_it = on_accelerator_ ? plugins_.communicator->traits().device_memory != 0
                                         : std::string_view(plugins_.device->type()) == "cpu";
   if (!takes_it || options_.rank.world_size == 1) return nullptr;
-  return static_cast<SharedMemory*>(plugins_.communicator->Query(kSharedMemoryId));
+  return Query<SharedMemory>(*plugins_.communicator);
 }
 
 // kConfig when the communicator cannot carry out one of them.

@@ -20,7 +20,7 @@ long long Long(int64_t number) {
 }
 
 // Takes a plan down, and checks it. A scheduler addresses parameters by their position.
-class LayoutSink final : public PlanSink {
+class LayoutSink final : public PlanSinkBase {
  public:
   // Both are borrowed. FlatLayout::parameters is there already.
   LayoutSink(const ModelInfo& model, FlatLayout* layout)
@@ -28,7 +28,7 @@ class LayoutSink final : public PlanSink {
     layout_.buckets_of.resize(covered_.size());
   }
 
-  void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+  void AddBucket(Array<const BucketSpan> spans, int32_t priority,
                  BucketStages stages) noexcept override {
     if (model_.sharded != 0) stages = BucketStages::kReduceScatterAllGather;
     if (model_.served != 0) stages = BucketStages::kAllReduce;

@@ -82,14 +82,14 @@ ModelMemory::ModelMemory(graph::Graph graph, graph::Program program, FlatLayout 
       layout_(std::move(layout)),
       plan_(graph::PlanMemory(graph_, program_)),
       device_(device),
-      accelerator_(static_cast<Accelerator*>(device.Query(kAcceleratorId))),
+      accelerator_(Query<Accelerator>(device)),
       seed_(seed),
       calls_(*this) {}
 
 // Offsets of a layout are multiples of 16 elements, so every tensor begins at a cache line in each
 // arena of floats. Ranks that share memory allocate the same arenas in the same order.
 Status ModelMemory::Allocate(SharedMemory* shared) {
-  ENGINE_RETURN_IF_ERROR(graph::Make(device_, &Device::CreateStream, &stream_));
+  ENGINE_RETURN_IF_ERROR(graph::Make(device_, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
   ENGINE_ASSIGN_OR_RETURN(const bool copies, HasCopies(graph_, accelerator_));

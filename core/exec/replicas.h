@@ -23,7 +23,7 @@
 
 namespace engine::exec {
 
-class CommunicatorReplicas final : public Replicas {
+class CommunicatorReplicas final : public ReplicasBase {
  public:
   // `submitter` is borrowed; nothing else that must keep an order may be submitted to the
   // communicator. `queues`: an accelerator's stream waits for a gather, not the host. `plan` is the

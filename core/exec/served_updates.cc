@@ -35,7 +35,7 @@ std::vector<int64_t> RowElements(const graph::Graph& graph) {
   std::vector<int64_t> elements(graph.parameters.size());
   const bool picks = graph.values[graph.input].spec.dtype == DType::kInt32;
   for (const graph::Node& node : graph.nodes) {
-    const auto* const op = static_cast<const RowTable*>(node.op->Query(kRowTableId));
+    const auto* const op = Query<RowTable>(*node.op);
     const auto input = static_cast<size_t>(op ? op->table_input() : 0);
     if (input == 0 || input >= node.inputs.size() || !picks || node.inputs[0] != graph.input) {
       continue;

@@ -35,9 +35,9 @@ class StepLoop {
   // A new step: its forward tasks become ready as soon as what they read is there.
   void BeginStep(uint64_t step, int64_t now_ns);
   // No step follows before all that is pending is done.
-  void BeginFlush() { scheduler_.On({.kind = EventKind::kFlush, .step = step_}); }
+  void BeginFlush() { scheduler_.On(SchedulerEvent{.kind = EventKind::kFlush, .step = step_}); }
   // The run is given up.
-  void Abandon() { scheduler_.On({.kind = EventKind::kError}); }
+  void Abandon() { scheduler_.On(SchedulerEvent{.kind = EventKind::kError}); }
 
   // Runs compute tasks until `done`, or until a call fails. kPlugin names the scheduler and the
   // task when it asks for one that is not ready.

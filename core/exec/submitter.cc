@@ -9,11 +9,11 @@ namespace engine::exec {
 Submitter::Submitter(Communicator& communicator, const std::string& name, base::CallWatch* watch)
     : communicator_(communicator),
       name_(name),
-      groups_(static_cast<GroupedTransfers*>(communicator.Query(kGroupedTransfersId))),
-      wire_(static_cast<WireProgress*>(communicator.Query(kWireProgressId))),
+      groups_(Query<GroupedTransfers>(communicator)),
+      wire_(Query<WireProgress>(communicator)),
       watch_(watch) {}
 
-Status Submitter::Submit(std::span<const Transfer> transfers, Work** work) {
+Status Submitter::Submit(Array<const Transfer> transfers, Work** work) {
   *work = nullptr;
   const std::lock_guard lock(mutex_);
   ENGINE_RETURN_IF_ERROR(transfers.size() == 1 ? communicator_.Submit(transfers[0], work)
@@ -23,7 +23,7 @@ Status Submitter::Submit(std::span<const Transfer> transfers, Work** work) {
                        name_.c_str(), Name(transfers[0].kind));
 }
 
-Status Submitter::Run(std::span<const Transfer> transfers, Stream* follower) {
+Status Submitter::Run(Array<const Transfer> transfers, Stream* follower) {
   const int64_t timeout_ms = transfers[0].timeout_ms + kGraceMs;
   if (watch_ != nullptr && (run_ == nullptr || run_->limit_ms <= timeout_ms)) {
     run_ = watch_->Describe("communicator '" + name_ + "' has not returned from Submit or WaitHost",

@@ -30,9 +30,9 @@ class Submitter {
 
   // Starts a transfer, or several as a group. kPlugin when there is no work after that. One thread
   // at a time is in the communicator. [any-thread]
-  Status Submit(std::span<const Transfer> transfers, Work** work);
+  Status Submit(Array<const Transfer> transfers, Work** work);
   // The same, and waits for the end; or `follower` does, if that is not null. [compute-lane]
-  Status Run(std::span<const Transfer> transfers, Stream* follower = nullptr);
+  Status Run(Array<const Transfer> transfers, Stream* follower = nullptr);
 
   // After Abort: waits for what Run has not seen the end of. False when that does not come: then what
   // these transfers move may still be written.

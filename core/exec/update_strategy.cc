@@ -59,9 +59,8 @@ Result<OptimizerStates> OptimizerStates::Create(const ModelMemory& memory,
 
 std::unique_ptr<UpdateStrategy> UpdateStrategy::Choose(plugin::PluginSet& plugins,
                                                        const ExecutorOptions& options) {
-  if (void* const client = plugins.communicator->Query(kParameterClientId)) {
-    return std::make_unique<ServedUpdates>(plugins, options,
-                                           *static_cast<ParameterClient*>(client));
+  if (ParameterClient* const client = Query<ParameterClient>(*plugins.communicator)) {
+    return std::make_unique<ServedUpdates>(plugins, options, *client);
   }
   if (options.shard_optimizer && options.rank.world_size > 1) {
     return std::make_unique<ShardedUpdates>(plugins, options);

@@ -69,11 +69,11 @@ Result<WireChoice> ChooseWire(plugin::PluginSet& plugins, const ExecutorOptions&
   }
   if (choice.hook == graph::kNone) return choice;
   const char* const name = choice.name.c_str();
-  auto* const format = static_cast<WireFormat*>(plugins.hooks[choice.hook]->Query(kWireFormatId));
+  auto* const format = Query<WireFormat>(*plugins.hooks[choice.hook]);
   if (format == nullptr) {
     return Status::Error(StatusCode::kPlugin,
                          "hook '%s' says that it changes how gradients travel, but has no '%s'",
-                         name, std::string(kWireFormatId).c_str());
+                         name, std::string(WireFormat::kId).c_str());
   }
   choice.traits = format->wire_traits();
   ENGINE_RETURN_IF_ERROR(CheckTraits(choice));

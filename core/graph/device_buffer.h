@@ -15,11 +15,15 @@ inline Status MadeNothing(const Device& device) {
                        device.type());
 }
 
-// A stream or an event, by one of the functions of a device that make them.
+// A stream or an event of a device.
 template <typename T>
-Status Make(Device& device, Status (Device::*make)(T**) noexcept, std::unique_ptr<T>* made) {
+Status Make(Device& device, std::unique_ptr<T>* made) {
   T* object = nullptr;
-  ENGINE_RETURN_IF_ERROR((device.*make)(&object));
+  if constexpr (std::is_same_v<T, Stream>) {
+    ENGINE_RETURN_IF_ERROR(device.CreateStream(&object));
+  } else {
+    ENGINE_RETURN_IF_ERROR(device.CreateEvent(&object));
+  }
   made->reset(object);
   return object != nullptr ? Status() : MadeNothing(device);
 }

@@ -11,7 +11,7 @@ Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& h
   const char* const name = choice.entry.name.c_str();
   const std::vector<OptionValue> options = Views(choice.options);
   Object* object = nullptr;
-  const Status status = create(host, Options(options), &object);
+  const Status status(create(host, Options(options), &object));
   if (!status.ok()) {
     const bool at_block = status.code() == StatusCode::kConfig && !choice.origin.empty();
     const Status named = status.WithContext("plugin '%s'", name);

@@ -60,7 +60,7 @@ Status PluginHost::StoreGet(std::string_view key, int64_t timeout_ms,
   });
 }
 
-Status PluginHost::StoreHas(std::string_view key, bool* exists) noexcept {
+Status PluginHost::StoreHas(std::string_view key, uint32_t* exists) noexcept {
   return InStore([&]() -> Status {
     ENGINE_ASSIGN_OR_RETURN(*exists, rank_.store.Has(Key(key)));
     return {};

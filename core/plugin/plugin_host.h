@@ -12,7 +12,7 @@
 
 namespace engine::plugin {
 
-class PluginHost final : public Host {
+class PluginHost final : public HostBase {
  public:
   using MetricSink = std::function<void(std::string_view name, double value)>;
 
@@ -29,7 +29,7 @@ class PluginHost final : public Host {
   Status StoreGet(std::string_view key, int64_t timeout_ms,
                   void (*sink)(void* context, const uint8_t* data, uint64_t size),
                   void* context) noexcept override;
-  Status StoreHas(std::string_view key, bool* exists) noexcept override;
+  Status StoreHas(std::string_view key, uint32_t* exists) noexcept override;
 
  private:
   std::string Key(std::string_view key) const;

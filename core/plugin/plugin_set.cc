@@ -15,9 +15,7 @@ std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {
                                                        .number = option.number,
                                                        .string = option.string,
                                                        .integers = option.integers});
-    if (option.layers == nullptr) continue;
-    view.layers = option.layers->data();
-    view.layer_count = option.layers->size();
+    if (option.layers != nullptr) view.layers = *option.layers;
   }
   return views;
 }

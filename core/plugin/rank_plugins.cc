@@ -91,13 +91,12 @@ Result<Communicator*> RankPlugins::ReplicaCommunicator() {
 
 Status RankPlugins::MakeReplicas() {
   const PluginChoice& choice = chosen_.communicator;
-  void* const groups = set_.communicator->Query(kSubGroupsId);
+  SubGroups* const groups = Query<SubGroups>(*set_.communicator);
   metrics_ = nullptr;  // those of another one would be taken for those of the first
   if (groups == nullptr) return Make(choice, &replicas_);
   Communicator* whole = nullptr;
   const base::OpenCall open(rank_.watch, choice.entry.Title(), "Split");
-  ENGINE_RETURN_IF_ERROR(
-      static_cast<SubGroups*>(groups)->Split(/*color=*/0, rank_.info.rank, &whole));
+  ENGINE_RETURN_IF_ERROR(groups->Split(/*color=*/0, rank_.info.rank, &whole));
   replicas_.reset(whole);
   if (whole != nullptr) return {};
   return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",

@@ -1,10 +1,12 @@
 // How bytes move between ranks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "engine/device.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
@@ -25,7 +27,8 @@ enum class TransferKind : int32_t {
 constexpr const char* Name(TransferKind kind) noexcept {
   constexpr const char* kNames[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
                                     "barrier",    "push",           "pull"};
-  return kNames[static_cast<int32_t>(kind)];
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 constexpr uint32_t Bit(TransferKind kind) noexcept {
@@ -41,6 +44,7 @@ enum class Reduction : int32_t { kSum = 0, kMax = 1, kMin = 2 };
 // slice of send; for all-gather: send == the rank's slice of recv). Buffers belong to the caller
 // and stay untouched until the Work is terminal.
 struct Transfer {
+  uint64_t struct_size = sizeof(Transfer);
   TransferKind kind = TransferKind::kAllReduce;
   DType dtype = DType::kFloat32;
   Reduction reduction = Reduction::kSum;
@@ -60,12 +64,15 @@ struct Transfer {
                                // any rank that it needs. Counted from Submit, or from when
                                // `stream` has come to it
 };
+ENGINE_LAYOUT(Transfer, struct_size, kind, dtype, reduction, root, send, recv, count, key, priority,
+              bucket, sequence, stream, timeout_ms);
 
 enum class WorkState : int32_t { kPending = 0, kDone = 1, kFailed = 2 };
-
 // A transfer under way. Released exactly once by the caller; if it is not terminal by then, the
 // implementation keeps it alive until it is.
-class Work : public Object {
+ENGINE_INTERFACE(Work, Interface, "engine.work.draft/1", state, started_ns, WaitHost, WaitStream,
+                 OnDone, Release);
+class WorkBase : public Implements<Work> {
  public:
   // Never blocks. [any-thread]
   virtual WorkState state() const noexcept = 0;
@@ -92,10 +99,11 @@ class Work : public Object {
   virtual void Release() noexcept = 0;
 
  protected:
-  ~Work() override = default;
+  virtual ~WorkBase() = default;
 };
 
 struct CommunicatorTraits {
+  uint64_t struct_size = sizeof(CommunicatorTraits);
   uint32_t kinds = 0;          // Bit(TransferKind) | ...
   uint32_t dtypes = 0;         // Bit(DType) | ...
   uint32_t ordered = 1;        // 1: all ranks must submit in the same order
@@ -104,10 +112,12 @@ struct CommunicatorTraits {
   uint32_t device_memory = 0;  // 1: buffers may lie in memory of the run's device, if that is an
                                // Accelerator; 0: in host memory only
 };
-
+ENGINE_LAYOUT(CommunicatorTraits, struct_size, kinds, dtypes, ordered, max_in_flight, no_op,
+              device_memory);
 // One group of ranks. Created with the rank, size and store of its Host; creation is collective and
 // has a deadline. After a failure or Abort every later call fails with the first reason.
-class Communicator : public Object {
+ENGINE_INTERFACE(Communicator, Object, "engine.communicator.draft/1", traits, Submit, Abort);
+class CommunicatorBase : public Implements<Communicator> {
  public:
   virtual CommunicatorTraits traits() const noexcept = 0;  // [any-thread]
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
@@ -22,38 +22,44 @@ enum class TensorContent : uint32_t {
 
 // One tensor of a sample.
 struct SampleTensor {
-  std::string_view name;
+  TextView name;
   Shape shape;  // of one sample, without the batch dimension; a scalar has ndim 0
   DType dtype = DType::kFloat32;
   TensorContent content = TensorContent::kNumbers;
   int64_t classes = 0;  // > 0: int32 numbers in [0, classes)
 };
+ENGINE_LAYOUT(SampleTensor, name, shape, dtype, content, classes);
 
 // Names, tensors and digest are the dataset's and valid while it lives.
 struct DatasetInfo {
-  std::string_view name;  // for messages: "mnist images.gz"
-  std::span<const SampleTensor> inputs, targets;
+  uint64_t struct_size = sizeof(DatasetInfo);
+  TextView name;  // for messages: "mnist images.gz"
+  Array<const SampleTensor> inputs, targets;
   int64_t train_samples = 0;
   int64_t held_out_samples = 0;  // to evaluate on; 0: none
   // Of the content that is trained on, the same on every rank that read the same; empty when nothing
   // is read. Ranks compare it before they train, and checkpoints keep it.
-  std::string_view digest;
+  TextView digest;
 };
+ENGINE_LAYOUT(DatasetInfo, struct_size, name, inputs, targets, train_samples, held_out_samples,
+              digest);
 
 enum class Split : uint32_t { kTrain = 0, kHeldOut = 1 };
 
 // Samples to write. tensors[t] is memory for (indices.size(), shape of tensor t), dense, inputs
 // first and then targets.
 struct FillCall {
+  uint64_t struct_size = sizeof(FillCall);
   Split split = Split::kTrain;
   uint64_t epoch = 0;
-  std::span<const int64_t> indices;  // each in [0, samples of the split), in any order
-  std::span<void* const> tensors;
+  Span<const int64_t> indices;  // each in [0, samples of the split), in any order
+  Span<void* const> tensors;
 };
-
+ENGINE_LAYOUT(FillCall, struct_size, split, epoch, indices, tensors);
 // Its create function reads nothing: whether an option makes sense is checked there, files are read
 // by Open.
-class Dataset : public Object {
+ENGINE_INTERFACE(Dataset, Object, "engine.dataset.draft/1", info, Open, Fill);
+class DatasetBase : public Implements<Dataset> {
  public:
   // Before Open what the options alone tell, without sizes and digest: no tensors where the content
   // says what they are like. After it everything. [any-thread]

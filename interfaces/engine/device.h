@@ -4,23 +4,34 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
+// What changes from step to step, in the memory of an Accelerator (ext/accelerator.h), written in the
+// order of the stream.
+struct StepScalars {
+  uint64_t step = 0;          // of the passes, from 1: OpCall::step
+  uint64_t first_sample = 0;  // OpCall::first_sample
+  uint64_t update_step = 0;   // of the updates: UpdateCall::step
+  float learning_rate = 0;    // of the updates, before factors of single parameters
+  float reserved = 0;
+};
+ENGINE_LAYOUT(StepScalars, step, first_sample, update_step, learning_rate, reserved);
 
 // A point in the work of a stream. Created by Device, recorded and waited for by Stream.
-class Event : public Object {
+ENGINE_INTERFACE(Event, Object, "engine.event.draft/1", WaitHost, native);
+class EventBase : public Implements<Event> {
  public:
   // Blocks the calling thread until the recorded point is reached. [any-thread]
   virtual Status WaitHost(int64_t timeout_ms) noexcept = 0;
   // The handle of the device library (cudaEvent_t), or null on the CPU. [any-thread]
   virtual void* native() noexcept = 0;
 };
-
 // A queue of work that runs in order. On the CPU work is done when the call that asks for it
 // returns, so a stream is only a token there.
-class Stream : public Object {
+ENGINE_INTERFACE(Stream, Object, "engine.stream.draft/1", Record, Wait, Synchronize, native);
+class StreamBase : public Implements<Stream> {
  public:
   // Marks the end of the work queued so far. [compute-lane]
   virtual Status Record(Event* event) noexcept = 0;
@@ -32,7 +43,9 @@ class Stream : public Object {
   virtual void* native() noexcept = 0;
 };
 
-class Device : public Object {
+ENGINE_INTERFACE(Device, Object, "engine.device.draft/1", type, Allocate, Free, Copy, Zero,
+                 CreateStream, CreateEvent);
+class DeviceBase : public Implements<Device> {
  public:
   // "cpu" or "cuda"; static lifetime. [any-thread]
   virtual const char* type() const noexcept = 0;

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "engine/device.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
@@ -27,23 +27,29 @@ enum class HookScope : int32_t {
 };
 
 struct HookTraits {
+  uint64_t struct_size = sizeof(HookTraits);
   HookStage stage = HookStage::kReduced;
   HookScope scope = HookScope::kTensor;
 };
+ENGINE_LAYOUT(HookTraits, struct_size, stage, scope);
 
 // One gradient, or a span of it, in memory of the run's device, and so is `scale`. Its value is
 // data[i] * *scale: a hook may change either, so that a pure scaling costs no pass over memory.
 struct GradientView {
+  uint64_t struct_size = sizeof(GradientView);
   uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
-  std::string_view name;
+  TextView name;
   float* data = nullptr;
   int64_t offset = 0;  // elements of the gradient before `data`; 0 for kTensor
   int64_t count = 0;
   float* scale = nullptr;
   Stream* stream = nullptr;
 };
+ENGINE_LAYOUT(GradientView, struct_size, parameter, name, data, offset, count, scale, stream);
 
-class GradientHook : public Object {
+ENGINE_INTERFACE(GradientHook, Object, "engine.gradient_hook.draft/1", traits, Setup, BeginStep,
+                 Observe, Apply, Observed);
+class GradientHookBase : public Implements<GradientHook> {
  public:
   virtual HookTraits traits() const noexcept = 0;  // the same every time [setup]
   // Once, before the first step. [setup]

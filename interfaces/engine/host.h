@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/device.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
@@ -17,6 +18,7 @@ enum class LogLevel : int32_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 
 // Who this member of the run is: a rank, or a server. Ranks of one host have local ranks
 // 0 .. local_world_size-1.
 struct RankInfo {
+  uint64_t struct_size = sizeof(RankInfo);
   int32_t rank = 0;        // of a server: its index, 0 .. servers-1
   int32_t world_size = 1;  // ranks; servers are not among them
   int32_t local_rank = 0;
@@ -30,6 +32,8 @@ struct RankInfo {
   int64_t rendezvous_timeout_ms = 30000;
   int64_t transfer_timeout_ms = 30000;
 };
+ENGINE_LAYOUT(RankInfo, struct_size, rank, world_size, local_rank, local_world_size, servers,
+              is_server, one_host, incarnation, rendezvous_timeout_ms, transfer_timeout_ms);
 
 // How Status::rank() names server `index`; -1 names nobody.
 constexpr int32_t ServerId(int32_t index) noexcept {
@@ -39,8 +43,9 @@ constexpr int32_t ServerId(int32_t index) noexcept {
 constexpr int32_t ServerOfId(int32_t rank) noexcept {
   return rank <= -2 ? -2 - rank : -1;
 }
-
-class Host {
+ENGINE_INTERFACE(Host, Object, "engine.host.draft/1", rank_info, device, Log, Metric, StoreSet,
+                 StoreGet, StoreHas);
+class HostBase : public Implements<Host> {
  public:
   virtual RankInfo rank_info() const noexcept = 0;  // [any-thread]
 
@@ -67,27 +72,17 @@ class Host {
                           void (*sink)(void* context, const uint8_t* data, uint64_t size),
                           void* context) noexcept = 0;
 
-  // Sets *exists to whether `key` is there now. [any-thread]
-  virtual Status StoreHas(std::string_view key, bool* exists) noexcept = 0;
-
-  // An extension of this Host by its identifier (inner_plugins.h), or nullptr. [any-thread]
-  virtual void* Query(std::string_view id) noexcept {
-    (void)id;
-    return nullptr;
-  }
-
-  // StoreGet into a string of the caller's own library.
-  Status StoreGetString(std::string_view key, int64_t timeout_ms, std::string* out) noexcept {
-    return StoreGet(
-        key, timeout_ms,
-        [](void* context, const uint8_t* data, uint64_t size) {
-          static_cast<std::string*>(context)->assign(reinterpret_cast<const char*>(data), size);
-        },
-        out);
-  }
-
- protected:
-  ~Host() = default;
+  // Sets *exists to 1 if `key` is there now, else to 0. [any-thread]
+  virtual Status StoreHas(std::string_view key, uint32_t* exists) noexcept = 0;
 };
+
+// StoreGet into a string of the caller's own library.
+inline Status StoreGetString(Host& host, std::string_view key, int64_t timeout_ms,
+                             std::string* out) noexcept {
+  const auto assign = [](void* context, const uint8_t* data, uint64_t size) {
+    static_cast<std::string*>(context)->assign(reinterpret_cast<const char*>(data), size);
+  };
+  return host.StoreGet(key, timeout_ms, assign, out);
+}
 
 }  // namespace engine

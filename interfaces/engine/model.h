@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "engine/dataset.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/op.h"
 #include "engine/options.h"
 #include "engine/status.h"
@@ -17,34 +17,20 @@ namespace engine {
 // parameter.
 using ModelValue = int32_t;
 
-// One op of the graph with its parameters.
-struct LayerSpec {
-  std::string_view op;    // of any chosen op plugin
-  std::string_view name;  // parameters are called "<name>.weight"; empty: op and number, "linear2"
-  std::span<const OptionValue> attributes;  // those that are not given have their defaults
-  uint32_t trainable = 1;                   // 0: its parameters keep their initial values
-  int32_t priority = 0;                     // of its backward op, larger first
-  float learning_rate_scale = 1;            // of its parameters, beside those of the run
-  float weight_decay_scale = 1;
-
-  // Of layers from a configuration (Layers below) alone: where `op` is empty the layer is a block,
-  // whose `residual` layers are added to its input as it is, or as its `shortcut` layers leave it.
-  const LayerSpec* residual = nullptr;
-  const LayerSpec* shortcut = nullptr;
-  uint32_t residual_count = 0, shortcut_count = 0;
-};
-
 // What a model is built for.
 struct ModelData {
+  uint64_t struct_size = sizeof(ModelData);
   // Tensors of a sample. Input i is the value i of the graph, target i the value inputs.size() + i.
-  std::span<const SampleTensor> inputs, targets;
+  Array<const SampleTensor> inputs, targets;
   // 0: a graph for inference, which ends at its outputs; it may not use the targets' values.
   uint32_t with_loss = 1;
 };
-
+ENGINE_LAYOUT(ModelData, struct_size, inputs, targets, with_loss);
 // Builds one graph. Errors stay: what comes after the first one is returned it again, so a model may
 // return the first it sees. [setup]
-class ModelBuilder {
+ENGINE_INTERFACE(ModelBuilder, Interface, "engine.model_builder.draft/1", data, Spec, Offers, Apply,
+                 Parameter, Output, Loss);
+class ModelBuilderBase : public Implements<ModelBuilder> {
  public:
   virtual ModelData data() const noexcept = 0;
 
@@ -52,9 +38,9 @@ class ModelBuilder {
   // be one that this builder gave, or of the data.
   virtual TensorSpec Spec(ModelValue value) const noexcept = 0;
 
-  // Whether there is an op of this name for which the attributes suffice: for one that may take the
+  // 1 if there is an op of this name for which the attributes suffice: for one that may take the
   // place of several others.
-  virtual bool Offers(std::string_view op, std::span<const OptionValue> attributes) noexcept = 0;
+  virtual uint32_t Offers(std::string_view op, Array<const OptionValue> attributes) noexcept = 0;
 
   // Adds an op, fed with `inputs`, and makes its parameters; the first outputs.size() of what it
   // gives are written to `outputs`. kConfig names the layer.
@@ -76,19 +62,14 @@ class ModelBuilder {
   virtual Status Loss(ModelValue value) noexcept = 0;
 
  protected:
-  ~ModelBuilder() = default;
+  ~ModelBuilderBase() = default;
 };
 
-class Model : public Object {
+ENGINE_INTERFACE(Model, Object, "engine.model.draft/1", Build);
+class ModelBase : public Implements<Model> {
  public:
   // The same graph for the same data and ops, on every rank. [setup]
   virtual Status Build(ModelBuilder& builder) const noexcept = 0;
 };
-
-// The value of an option of type kLayers, for the create function. Valid while the model lives.
-inline std::span<const LayerSpec> Layers(const Options& options, std::string_view name) noexcept {
-  const OptionValue& value = options.Find(name, OptionType::kLayers);
-  return {value.layers, value.layer_count};
-}
 
 }  // namespace engine

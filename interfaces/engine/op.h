@@ -6,14 +6,12 @@
 #include <string_view>
 
 #include "engine/device.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
 namespace engine {
-
-struct StepScalars;  // accelerator.h
 
 constexpr int32_t kMaxOpInputs = 12;  // data inputs and parameters together
 constexpr int32_t kMaxOpOutputs = 4;
@@ -39,10 +37,12 @@ struct ParameterSpec {
                                   // where the device is an Accelerator. The core keeps and updates
                                   // float32 in any case, and a buffer is float32
 };
+ENGINE_LAYOUT(ParameterSpec, name, shape, initializer, scale, decay, trained, dtype);
 
 // What an op says of itself once it knows its inputs. Bit i of an input mask is input i (data
 // inputs first, then parameters).
 struct OpSignature {
+  uint64_t struct_size = sizeof(OpSignature);
   int32_t parameter_count = 0;
   ParameterSpec parameters[kMaxOpInputs];
   int32_t output_count = 0;
@@ -76,12 +76,16 @@ struct OpSignature {
   uint32_t is_loss = 0;  // output 0 is float32[3]: sum over targets of the loss, number of targets,
                          // number of correct predictions; its gradient is given as {1, 0, 0}
 };
-
+ENGINE_LAYOUT(OpSignature, struct_size, parameter_count, parameters, output_count, outputs,
+              saved_bytes, workspace_bytes, differentiable_inputs, backward_reads_inputs,
+              backward_reads_outputs, accumulates, passes_gradient, equal_gradients,
+              gradient_in_place, output_is_view_of, in_place_of, uses_replicas, is_loss);
 // The replicas of one op on all ranks, in the pass that is under way: what an op needs to see the
 // whole batch of a step. All replicas make the same calls in the same order, also those without
 // samples; and an op makes the same calls in every step: as many, with the counts and the addresses
 // of buffers that they had before (a communicator keeps what it prepared for them). [compute-lane]
-class Replicas {
+ENGINE_INTERFACE(Replicas, Interface, "engine.replicas.draft/1", size, rank, Gather);
+class ReplicasBase : public Implements<Replicas> {
  public:
   virtual int32_t size() const noexcept = 0;  // at least 2 [any-thread]
   virtual int32_t rank() const noexcept = 0;  // of this replica, from 0 [any-thread]
@@ -92,7 +96,7 @@ class Replicas {
   virtual Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept = 0;
 
  protected:
-  ~Replicas() = default;
+  ~ReplicasBase() = default;
 };
 
 // Memory for one call. The gradient of a value has the dtype of the value; that of a parameter is
@@ -100,13 +104,13 @@ class Replicas {
 // batched tensors are empty and gradients of parameters must become (or, when accumulating, stay)
 // the sum over nothing.
 struct OpCall {
-  std::span<const TensorView> inputs;   // data inputs, then parameters
-  std::span<const TensorView> outputs;  // Forward writes; Backward reads if declared
-  std::span<const TensorView>
-      output_grads;  // Backward reads; data is null where no gradient arrives
-  std::span<const TensorView> input_grads;  // Backward writes; data is null where none is wanted
-  uint32_t accumulate = 0;                  // inputs whose gradient is added instead of written
-  uint32_t training = 1;                    // 0 in evaluation: Backward will not follow
+  uint64_t struct_size = sizeof(OpCall);
+  Array<const TensorView> inputs;        // data inputs, then parameters
+  Array<const TensorView> outputs;       // Forward writes; Backward reads if declared
+  Array<const TensorView> output_grads;  // Backward reads; data is null where no gradient arrives
+  Array<const TensorView> input_grads;   // Backward writes; data is null where none is wanted
+  uint32_t accumulate = 0;               // inputs whose gradient is added instead of written
+  uint32_t training = 1;                 // 0 in evaluation: Backward will not follow
   // Inputs whose memory is that of their gradient. While training, Forward may leave there whatever
   // helps Backward, as nobody reads such an input after Forward; Backward gets it as
   // input_grads[i].
@@ -125,22 +129,25 @@ struct OpCall {
   // work that may be replayed. Null on other devices.
   const StepScalars* scalars = nullptr;
 };
-
+ENGINE_LAYOUT(OpCall, struct_size, inputs, outputs, output_grads, input_grads, accumulate, training,
+              gradient_in_place, saved, workspace, stream, seed, step, node, first_sample, replicas,
+              scalars);
 // One node of a graph. Deterministic for a fixed number of threads.
-class Op : public Object {
+ENGINE_INTERFACE(Op, Object, "engine.op.draft/1", Infer, Forward, Backward);
+class OpBase : public Implements<Op> {
  public:
   // Fills `signature` for inputs of a full batch (data inputs only). kConfig with a sentence when
   // the inputs do not fit. Called once, first. [setup]
-  virtual Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
+  virtual Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
 
   // Computes the outputs. [compute-lane]
   virtual Status Forward(const OpCall& call) noexcept = 0;
   // Computes the gradients that are wanted, after the Forward of the same call. [compute-lane]
   virtual Status Backward(const OpCall& call) noexcept = 0;
 };
-
 // The root object of an op plugin.
-class OpLibrary : public Object {
+ENGINE_INTERFACE(OpLibrary, Object, "engine.op_library.draft/1", device, CreateOp);
+class OpLibraryBase : public Implements<OpLibrary> {
  public:
   // The device that the ops run on, or null when the library adds ops to another one's device.
   // [setup]

@@ -6,13 +6,11 @@
 #include <string_view>
 
 #include "engine/device.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 
 namespace engine {
-
-struct StepScalars;  // accelerator.h
 
 // What must be known before an element may be updated.
 enum class UpdateGate : int32_t {
@@ -24,14 +22,17 @@ enum class UpdateGate : int32_t {
 constexpr int32_t kMaxOptimizerStates = 4;
 
 struct OptimizerTraits {
+  uint64_t struct_size = sizeof(OptimizerTraits);
   UpdateGate gate = UpdateGate::kSpan;
   int32_t state_count = 0;  // float32 tensors of the parameter's shape, zero at the start
-  FixedString<32> state_names[kMaxOptimizerStates];
+  FixedString<32> state_names[kMaxOptimizerStates] = {};
   uint32_t state_format_version = 1;  // of their meaning, kept in checkpoints
 };
+ENGINE_LAYOUT(OptimizerTraits, struct_size, gate, state_count, state_names, state_format_version);
 
 // One span of one parameter: `count` elements of each array.
 struct UpdateCall {
+  uint64_t struct_size = sizeof(UpdateCall);
   float* value = nullptr;
   const float* gradient = nullptr;
   float* states[kMaxOptimizerStates] = {};
@@ -50,20 +51,24 @@ struct UpdateCall {
   const StepScalars* scalars = nullptr;
   void* value_bf16 = nullptr;  // null, or `count` elements that also get the new value, rounded
 };
+ENGINE_LAYOUT(UpdateCall, struct_size, value, gradient, states, count, gradient_scale,
+              learning_rate, weight_decay_scale, learning_rate_scale, step, stream, device_scale,
+              scalars, value_bf16);
 
-// Optimizer::Query(kSpanUpdatesId) gives one or null: for optimizers that gain from seeing many
+// Query<SpanUpdates> of a Optimizer gives one or null: for optimizers that gain from seeing many
 // spans at once.
-constexpr std::string_view kSpanUpdatesId = "engine.span_updates/1";
-class SpanUpdates {
+ENGINE_INTERFACE(SpanUpdates, Interface, "engine.span_updates.draft/1", Update);
+class SpanUpdatesBase : public Implements<SpanUpdates> {
  public:
   // The same as one Update after the other. [any-thread]
-  virtual Status Update(std::span<const UpdateCall> calls) noexcept = 0;
+  virtual Status Update(Array<const UpdateCall> calls) noexcept = 0;
 
  protected:
-  ~SpanUpdates() = default;
+  ~SpanUpdatesBase() = default;
 };
 
-class Optimizer : public Object {
+ENGINE_INTERFACE(Optimizer, Object, "engine.optimizer.draft/1", traits, Update);
+class OptimizerBase : public Implements<Optimizer> {
  public:
   virtual OptimizerTraits traits() const noexcept = 0;  // [setup]
   // Two calls for disjoint spans may run at the same time. [any-thread]

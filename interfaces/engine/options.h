@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 
+#include "engine/layout.h"
 #include "engine/status.h"
+#include "engine/view.h"
 
 namespace engine {
 
@@ -26,7 +29,8 @@ enum class OptionType : uint32_t {
 constexpr const char* Name(OptionType type) noexcept {
   constexpr const char* kNames[] = {"bool", "int",    "float", "string", "enum",
                                     "ints", "layers", "op",    "plugin"};
-  return kNames[static_cast<uint32_t>(type)];
+  const auto index = static_cast<size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 // A string inside a constant descriptor: no pointer, so the core can read it from the file without
@@ -71,19 +75,39 @@ struct OptionSpec {
   FixedString<96> choices;
   FixedString<160> doc;
 };
+ENGINE_LAYOUT(OptionSpec, scope, name, type, reserved, default_value, min, max, choices, doc);
 
-struct LayerSpec;  // model.h
+struct LayerSpec;
 
 struct OptionValue {
-  std::string_view name;
+  TextView name;
   OptionType type = OptionType::kString;
-  int64_t integer = 0;                // kInt, kBool (0 or 1)
-  double number = 0;                  // kFloat
-  std::string_view string;            // kString, kEnum, kOp, kPlugin
-  std::span<const int64_t> integers;  // kInts
-  const LayerSpec* layers = nullptr;  // kLayers
-  uint64_t layer_count = 0;
+  int64_t integer = 0;            // kInt, kBool (0 or 1)
+  double number = 0;              // kFloat
+  TextView string;                // kString, kEnum, kOp, kPlugin
+  Span<const int64_t> integers;   // kInts
+  Array<const LayerSpec> layers;  // kLayers
 };
+ENGINE_LAYOUT(OptionValue, name, type, integer, number, string, integers, layers);
+
+// One op of a model's graph with its parameters: ModelBuilder::Apply.
+struct LayerSpec {
+  uint64_t struct_size = sizeof(LayerSpec);
+  TextView op;    // of any chosen op plugin
+  TextView name;  // parameters are called "<name>.weight"; empty: op and number, "linear2"
+  Array<const OptionValue> attributes;  // those that are not given have their defaults
+  uint32_t trainable = 1;               // 0: its parameters keep their initial values
+  int32_t priority = 0;                 // of its backward op, larger first
+  float learning_rate_scale = 1;        // of its parameters, beside those of the run
+  float weight_decay_scale = 1;
+
+  // Of layers from a configuration (Options::Layers) alone: where `op` is empty the layer is a block,
+  // whose `residual` layers are added to its input as it is, or as its `shortcut` layers leave it.
+  Array<const LayerSpec> residual;
+  Array<const LayerSpec> shortcut;
+};
+ENGINE_LAYOUT(LayerSpec, struct_size, op, name, attributes, trainable, priority,
+              learning_rate_scale, weight_decay_scale, residual, shortcut);
 
 // The values of every option that was published, checked and completed by the core: each getter
 // finds its option, so a name that was not published is a bug of the plugin. Valid during the call
@@ -91,7 +115,7 @@ struct OptionValue {
 class Options {
  public:
   Options() noexcept = default;
-  explicit Options(std::span<const OptionValue> values) noexcept : values_(values) {}
+  explicit Options(Array<const OptionValue> values) noexcept : values_(values) {}
 
   bool Bool(std::string_view name) const noexcept {
     return Find(name, OptionType::kBool).integer != 0;
@@ -113,7 +137,11 @@ class Options {
     ENGINE_CHECK(false, "option '%.*s' was not published", static_cast<int>(name.size()),
                  name.data());
   }
-  std::span<const OptionValue> values() const noexcept { return values_; }
+  Array<const OptionValue> values() const noexcept { return values_; }
+  // Valid as long as the object that is made of them.
+  Array<const LayerSpec> Layers(std::string_view name) const noexcept {
+    return Find(name, OptionType::kLayers).layers;
+  }
 
   const OptionValue& Find(std::string_view name, OptionType type) const noexcept {
     for (const OptionValue& value : values_) {
@@ -124,7 +152,14 @@ class Options {
   }
 
  private:
-  std::span<const OptionValue> values_;
+  Array<const OptionValue> values_;
 };
+
+namespace layout {
+template <size_t kSize>
+struct Kind<FixedString<kSize>> : Kind<char[kSize]> {};
+template <>
+struct Kind<Options> : Kind<Array<const OptionValue>> {};
+}  // namespace layout
 
 }  // namespace engine

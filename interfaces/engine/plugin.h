@@ -12,12 +12,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
-#include "engine/abi_fingerprint.h"  // generated from these headers: cmake/abi_fingerprint.cmake
 #include "engine/abi_minor.h"
 #include "engine/communicator.h"
+#include "engine/dataset.h"
 #include "engine/gradient_hook.h"
 #include "engine/host.h"
+#include "engine/interface.h"
+#include "engine/layout.h"
+#include "engine/model.h"
 #include "engine/op.h"
 #include "engine/optimizer.h"
 #include "engine/options.h"
@@ -26,10 +30,10 @@
 
 namespace engine {
 
-// Bumped when a header of this folder changes meaning or layout; part of the symbol's name.
-#define ENGINE_ABI_MAJOR 1
-#define ENGINE_ABI_MAJOR_TEXT "1"
-#define ENGINE_PLUGIN_SYMBOL engine_plugin_v1
+// Part of the symbol's name; 0 while the ABI is a draft, of which each minor may refuse the one before.
+#define ENGINE_ABI_MAJOR 0
+#define ENGINE_ABI_MAJOR_TEXT "0"
+#define ENGINE_PLUGIN_SYMBOL engine_plugin_v0
 #define ENGINE_PLUGIN_SYMBOL_PREFIX "engine_plugin_v"
 constexpr uint64_t kPluginMagic = 0x6e69676e65313031;
 
@@ -67,31 +71,72 @@ constexpr const char* Name(PluginKind kind) noexcept {
 // Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary, GradientHook, Dataset or
 // Model according to `kind`, as that type's Object base. The caller deletes it. May be called several
 // times, for several ranks in one process. [setup]
-using CreateFunction = Status (*)(Host& host, const Options& options, Object** out) noexcept;
+using CreateFunction = StatusValue (*)(Host& host, const Options& options, Object** out) noexcept;
 
 struct PluginInfo {
   FixedString<32> name;  // [a-z][a-z0-9_]*; the file is libengine_<name>.so
   FixedString<32> version;
   PluginKind kind = PluginKind::kCommunicator;
-  uint16_t min_host_minor = 0;     // the least ABI minor (abi_minor.h) that the plugin can do with
+  // The least ABI minor (abi_minor.h) that the plugin can do with.
+  uint16_t min_host_minor = kAbiMinor;
   FixedString<16> device = "any";  // of ops: "cpu", "cuda"
   FixedString<160> doc;            // one line
   CreateFunction create = nullptr;
 };
+
+// What a plugin was built with: the layout of an interface, and those released before it that are its
+// beginning.
+struct LayoutList {
+  uint64_t layouts[4] = {};  // its own first; 0: no more
+};
+
+template <typename X>
+constexpr LayoutList LayoutsOf() noexcept {
+  static_assert(kOlderLayouts<X>.size() < std::size(LayoutList().layouts));
+  LayoutList list{{kLayoutOf<X>}};
+  size_t count = 1;
+  for (const uint64_t older : kOlderLayouts<X>) list.layouts[count++] = older;
+  return list;
+}
+
+// Of the object that a plugin of `kind` makes.
+constexpr LayoutList LayoutsOf(PluginKind kind) noexcept {
+  switch (kind) {
+    case PluginKind::kCommunicator:
+      return LayoutsOf<Communicator>();
+    case PluginKind::kScheduler:
+      return LayoutsOf<Scheduler>();
+    case PluginKind::kOptimizer:
+      return LayoutsOf<Optimizer>();
+    case PluginKind::kOps:
+      return LayoutsOf<OpLibrary>();
+    case PluginKind::kHook:
+      return LayoutsOf<GradientHook>();
+    case PluginKind::kDataset:
+      return LayoutsOf<Dataset>();
+    case PluginKind::kModel:
+      return LayoutsOf<Model>();
+  }
+  return {};
+}
 
 struct PluginHeader {
   uint64_t magic = kPluginMagic;
   uint16_t abi_major = ENGINE_ABI_MAJOR;
   uint16_t abi_minor = kAbiMinor;
   uint16_t min_host_minor = 0;
-  uint16_t reserved = 0;
-  uint64_t fingerprint = ENGINE_ABI_FINGERPRINT;
+  uint16_t reserved = 0;    // 0
   uint32_t size_bytes = 0;  // of the whole descriptor
   PluginKind kind = PluginKind::kCommunicator;
   uint32_t op_count = 0;  // FixedString<32> each, from op_offset
   uint32_t op_offset = 0;
   uint32_t option_count = 0;  // OptionSpec each, from option_offset
   uint32_t option_offset = 0;
+  uint32_t option_stride = sizeof(OptionSpec);
+  uint32_t more_reserved = 0;  // 0
+  LayoutList host = LayoutsOf<Host>();
+  LayoutList role;  // of the object that `create` makes
+  LayoutList options = {{kLayoutOf<Options>}};
   FixedString<32> name;
   FixedString<32> version;
   FixedString<16> device;
@@ -99,6 +144,11 @@ struct PluginHeader {
   FixedString<96> compiler;
   CreateFunction create = nullptr;
 };
+
+ENGINE_LAYOUT(LayoutList, layouts);
+ENGINE_LAYOUT(PluginHeader, magic, abi_major, abi_minor, min_host_minor, reserved, size_bytes, kind,
+              op_count, op_offset, option_count, option_offset, option_stride, more_reserved, host,
+              role, options, name, version, device, doc, compiler, create);
 
 using OpName = FixedString<32>;
 constexpr std::array<OpName, 0> NoOps() noexcept {
@@ -125,6 +175,7 @@ constexpr PluginDescriptor<kOps, kOptions> DescribePlugin(
   header.min_host_minor = info.min_host_minor;
   header.size_bytes = sizeof(Descriptor);
   header.kind = info.kind;
+  header.role = LayoutsOf(info.kind);
   header.op_count = kOps;
   header.op_offset = offsetof(Descriptor, ops);
   header.option_count = kOptions;

@@ -11,12 +11,14 @@
 // one thing at any time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 
 #include "engine/communicator.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/optimizer.h"
 #include "engine/status.h"
 
@@ -38,7 +40,8 @@ enum class TaskKind : int32_t {
 constexpr const char* Name(TaskKind kind) noexcept {
   constexpr const char* kNames[] = {"forward", "backward", "accumulate",
                                     "hook",    "transfer", "update"};
-  return kNames[static_cast<int32_t>(kind)];
+  const auto index = static_cast<size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 // Ids are dense and the same on all ranks and in all steps.
@@ -56,8 +59,10 @@ struct TaskInfo {
   uint32_t needed_by = UINT32_MAX;  // what comes after the end of backward: sequence of the first
                                     // forward task of the next step that reads one of its
                                     // parameters; else UINT32_MAX
-  std::string_view name;            // valid while the scheduler lives
+  TextView name;                    // valid while the scheduler lives
 };
+ENGINE_LAYOUT(TaskInfo, id, kind, lane, priority, sequence, bucket, size_bytes, transfer, needed_by,
+              name);
 
 struct ParameterInfo {
   uint32_t id = 0;         // its position in ModelInfo::parameters
@@ -66,12 +71,14 @@ struct ParameterInfo {
   uint32_t alone = 0;      // 1: it must be a bucket of its own, and whole (only some of its rows
                            // travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;       // float32 elements
-  std::string_view name;
+  TextView name;
 };
+ENGINE_LAYOUT(ParameterInfo, id, first_use, ready, alone, count, name);
 
 // Everything a plan may depend on; the same on all ranks.
 struct ModelInfo {
-  std::span<const ParameterInfo>
+  uint64_t struct_size = sizeof(ModelInfo);
+  Array<const ParameterInfo>
       parameters;  // trainable ones, in the order their gradients become ready; if sharded, those
                    // that are gathered in fewer bytes come before all others
   CommunicatorTraits communicator;
@@ -87,6 +94,8 @@ struct ModelInfo {
   uint32_t accelerator = 0;  // 1: gradients lie in the memory of an accelerator (accelerator.h):
                              // links between such are fast, so large buckets cost less
 };
+ENGINE_LAYOUT(ModelInfo, struct_size, parameters, communicator, gate, world_size, slice_multiple,
+              sharded, served, accelerator);
 
 // A part of one parameter's gradient.
 struct BucketSpan {
@@ -95,24 +104,25 @@ struct BucketSpan {
   int64_t offset = 0;  // elements
   int64_t count = 0;
 };
+ENGINE_LAYOUT(BucketSpan, parameter, reserved, offset, count);
 
 // How the sum of a bucket's gradients comes about.
 enum class BucketStages : int32_t {
   kAllReduce = 0,
   kReduceScatterAllGather = 1,  // two transfers; the second may be held back until it is needed
 };
-
 // Receives the buckets of a plan, in the order in which their gradients shall lie in memory. The
 // spans of a bucket must be contiguous in that order, and together the buckets must cover every
 // parameter exactly once. The core checks this.
-class PlanSink {
+ENGINE_INTERFACE(PlanSink, Interface, "engine.plan_sink.draft/1", AddBucket);
+class PlanSinkBase : public Implements<PlanSink> {
  public:
   // The next bucket. `priority` is handed to the communicator; larger is more urgent. [setup]
-  virtual void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+  virtual void AddBucket(Array<const BucketSpan> spans, int32_t priority,
                          BucketStages stages) noexcept = 0;
 
  protected:
-  ~PlanSink() = default;
+  ~PlanSinkBase() = default;
 };
 
 enum class EventKind : int32_t {
@@ -128,10 +138,12 @@ enum class EventKind : int32_t {
 };
 
 struct SchedulerEvent {
+  uint64_t struct_size = sizeof(SchedulerEvent);
   EventKind kind = EventKind::kStepBegin;
   uint32_t task = 0;  // kTaskReady, kTaskStarted, kTaskDone
   uint64_t step = 0;
 };
+ENGINE_LAYOUT(SchedulerEvent, struct_size, kind, task, step);
 
 enum class ActionKind : int32_t {
   kRun = 0,   // run (kCompute) or start (kIo) the task: it must be ready and not have been started
@@ -139,9 +151,11 @@ enum class ActionKind : int32_t {
 };
 
 struct Action {
+  uint64_t struct_size = sizeof(Action);
   ActionKind kind = ActionKind::kHold;
   uint32_t task = 0;
 };
+ENGINE_LAYOUT(Action, struct_size, kind, task);
 
 // Collectives deadlock when ranks start them in different orders, or spend the credit of a scheduler
 // on different ones: the core makes all ranks start transfers in one order.
@@ -152,12 +166,14 @@ enum class TransferOrder : int32_t {
 };
 
 struct SchedulerTraits {
+  uint64_t struct_size = sizeof(SchedulerTraits);
   TransferOrder order = TransferOrder::kStatic;
   uint32_t reserved = 0;
 };
-
+ENGINE_LAYOUT(SchedulerTraits, struct_size, order, reserved);
 // Calls never overlap, but come from different threads.
-class Scheduler : public Object {
+ENGINE_INTERFACE(Scheduler, Object, "engine.scheduler.draft/1", traits, Plan, Begin, On, Next);
+class SchedulerBase : public Implements<Scheduler> {
  public:
   virtual SchedulerTraits traits() const noexcept = 0;  // [setup]
 
@@ -166,7 +182,7 @@ class Scheduler : public Object {
   virtual Status Plan(const ModelInfo& model, PlanSink& sink) noexcept = 0;
 
   // The tasks of one step, by id. Steps repeat it. [setup]
-  virtual Status Begin(std::span<const TaskInfo> tasks) noexcept = 0;
+  virtual Status Begin(Array<const TaskInfo> tasks) noexcept = 0;
 
   // Never allocates after the first step. [any-thread]
   virtual void On(const SchedulerEvent& event) noexcept = 0;

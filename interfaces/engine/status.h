@@ -31,24 +31,46 @@ enum class StatusCode : int32_t {
   kInternal,           // a bug of ours
 };
 
+// The text of an error, given back to the library that made it; `release` is null for one that
+// lives for ever.
+struct StatusMessage {
+  uint64_t struct_size = sizeof(StatusMessage);
+  const char* text = nullptr;
+  void (*release)(StatusMessage* message) noexcept = nullptr;
+};
+
+// A Status as it crosses the plugin boundary: in two registers. Whoever gets it owns the message.
+struct StatusValue {
+  int32_t code = 0;  // StatusCode
+  int32_t rank = -1;
+  StatusMessage* message = nullptr;  // null: an empty text
+};
+
 // A code, the rank that caused it (or -1) and one sentence: what failed, on what, and what to do.
-// Success costs nothing. The message is malloc'ed, so it may be freed on either side of a plugin
-// boundary.
+// Success costs nothing.
 class [[nodiscard]] Status {
  public:
   Status() noexcept = default;
-  ~Status() { std::free(message_); }
+  // Takes over what crossed.
+  explicit Status(StatusValue value) noexcept : value_(value) {}
+  ~Status() {
+    if (value_.message && value_.message->release) value_.message->release(value_.message);
+  }
   Status(const Status& other) noexcept
-      : code_(other.code_),
-        rank_(other.rank_),
-        message_(other.message_ ? strdup(other.message_) : nullptr) {}
-  Status(Status&& other) noexcept
-      : code_(other.code_), rank_(other.rank_), message_(std::exchange(other.message_, nullptr)) {}
+      : value_(other.value_.message ? Make(other.code(), strdup(other.message())) : StatusValue{}) {
+    value_.code = other.value_.code;
+    value_.rank = other.value_.rank;
+  }
+  Status(Status&& other) noexcept : value_(other.Release()) {}
   Status& operator=(Status other) noexcept {
-    code_ = other.code_;
-    rank_ = other.rank_;
-    std::swap(message_, other.message_);
+    std::swap(value_, other.value_);
     return *this;
+  }
+  // For the other side, which owns it from now on.
+  StatusValue Release() noexcept { return std::exchange(value_, {}); }
+  operator StatusValue() && noexcept { return Release(); }  // NOLINT(google-explicit-constructor)
+  operator StatusValue() const& noexcept {                  // NOLINT(google-explicit-constructor)
+    return Status(*this).Release();
   }
 
   // printf-style; never fails (an empty message when memory is out).
@@ -56,9 +78,9 @@ class [[nodiscard]] Status {
                                                             ...) noexcept {
     va_list args;
     va_start(args, format);
-    Status status(code, Format(format, args));
+    char* const text = Format(format, args);
     va_end(args);
-    return status;
+    return Status(Make(code, text));
   }
 
   // The same error with "context: " in front of its message; OK stays OK.
@@ -68,34 +90,44 @@ class [[nodiscard]] Status {
     va_start(args, format);
     char* context = Format(format, args);
     va_end(args);
-    Status status = Error(code_, "%s: %s", context ? context : "", message());
+    const Status status = Error(code(), "%s: %s", context ? context : "", message());
     std::free(context);
-    status.rank_ = rank_;
-    return status;
+    return status.WithRank(rank());
   }
 
   // The same error, blamed on `rank`.
   Status WithRank(int32_t rank) const noexcept {
     Status status = *this;
-    status.rank_ = rank;
+    status.value_.rank = rank;
     return status;
   }
 
-  bool ok() const noexcept { return code_ == StatusCode::kOk; }
-  StatusCode code() const noexcept { return code_; }
-  int32_t rank() const noexcept { return rank_; }
-  const char* message() const noexcept { return message_ ? message_ : ""; }
+  bool ok() const noexcept { return value_.code == 0; }
+  StatusCode code() const noexcept { return StatusCode{value_.code}; }
+  int32_t rank() const noexcept { return value_.rank; }
+  const char* message() const noexcept {
+    return value_.message && value_.message->text ? value_.message->text : "";
+  }
 
  private:
-  Status(StatusCode code, char* message) noexcept : code_(code), message_(message) {}
+  // Owns `text`, which was malloc'ed. One allocation failed: the code alone. An error is never OK.
+  static StatusValue Make(StatusCode code, char* text) noexcept {
+    StatusValue value{static_cast<int32_t>(code == StatusCode::kOk ? StatusCode::kInternal : code)};
+    const auto release = [](StatusMessage* message) noexcept {
+      std::free(const_cast<char*>(message->text));
+      delete message;
+    };
+    value.message =
+        text ? new (std::nothrow) StatusMessage{.text = text, .release = release} : nullptr;
+    if (!value.message) std::free(text);
+    return value;
+  }
   static char* Format(const char* format, va_list args) noexcept {
     char* text = nullptr;
     return vasprintf(&text, format, args) < 0 ? nullptr : text;
   }
 
-  StatusCode code_ = StatusCode::kOk;
-  int32_t rank_ = -1;
-  char* message_ = nullptr;
+  StatusValue value_;
 };
 
 // A value or the reason why there is none. For use inside one library; it does not cross the

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 
+#include "engine/layout.h"
 #include "engine/status.h"
 
 namespace engine {
@@ -27,7 +29,8 @@ constexpr size_t SizeOf(DType dtype) noexcept {
 
 constexpr const char* Name(DType dtype) noexcept {
   constexpr const char* kNames[] = {"float32", "int32", "uint8", "bfloat16", "float16"};
-  return kNames[static_cast<int32_t>(dtype)];
+  const auto index = static_cast<size_t>(dtype);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 constexpr int32_t kMaxDims = 6;
@@ -82,5 +85,9 @@ struct TensorSpec {
   DType dtype = DType::kFloat32;
   uint32_t batched = 0;
 };
+
+ENGINE_LAYOUT(Shape, dims, ndim);
+ENGINE_LAYOUT(TensorView, data, shape, dtype);
+ENGINE_LAYOUT(TensorSpec, shape, dtype, batched);
 
 }  // namespace engine

@@ -15,7 +15,7 @@ namespace engine::kit {
 // The accelerator that the ops run on, or null if they do not run on one. [any-thread]
 inline Accelerator* AcceleratorOf(const Host& host) noexcept {
   Device* const device = host.device();
-  return device ? static_cast<Accelerator*>(device->Query(kAcceleratorId)) : nullptr;
+  return device ? Query<Accelerator>(*device) : nullptr;
 }
 
 // *math = the arithmetic of the accelerator, or null where data are host memory. kUnsupported for
@@ -57,7 +57,7 @@ enum UpdateNumber { kLearningRateScale, kWeightDecay };
 // The updates of `calls`, as many at once as there is room for here; `weight_decay` is the
 // optimizer's own. All calls are of one stream.
 inline Status UpdateInParts(FlatKernel& kernel, std::span<const float> numbers,
-                            std::span<const UpdateCall> calls, float weight_decay) noexcept {
+                            Array<const UpdateCall> calls, float weight_decay) noexcept {
   constexpr size_t kSpans = 64;
   FlatSpan spans[kSpans];
   while (!calls.empty()) {

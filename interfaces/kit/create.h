@@ -21,7 +21,7 @@ Status Make(Object** out, Args&&... args) noexcept {
 
 // For PluginInfo::create: a Made of host and options, or of what its constructor takes of the two.
 template <typename Made>
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   if constexpr (std::is_constructible_v<Made, Host&, const Options&>) {
     return Make<Made>(out, host, options);
   } else if constexpr (std::is_constructible_v<Made, const Options&>) {

@@ -48,7 +48,7 @@ inline std::pair<size_t, int64_t> Locate(std::span<const int64_t> ends, int64_t 
 }
 
 // A dataset of samples with one input and one target, which it reads when it is opened.
-class ReadDataset : public Dataset {
+class ReadDataset : public DatasetBase {
  public:
   DatasetInfo info() const noexcept final {
     const size_t tensors = knows_samples_ ? 1 : 0;

@@ -50,7 +50,7 @@ inline Text SizeText(double bytes) noexcept {
 
 // "all-reduce of 1.2 MB (bucket 3, sequence 17)", "barrier (sequence 3)"; of several "group of 3
 // transfers of 5.2 MB in all (bucket 3, sequence 17)", with the position of the first.
-inline Text Describe(std::span<const Transfer> transfers) noexcept {
+inline Text Describe(Array<const Transfer> transfers) noexcept {
   const Transfer& first = transfers.front();
   const Text position = Position(first.bucket, first.sequence);
   if (first.kind == TransferKind::kBarrier) return Format("barrier (%.64s)", position.c_str());

@@ -114,7 +114,7 @@ class Failure {
     if (!host_) return lost;
     try {
       std::string text;
-      if (!host_->StoreGetString(Key(lost.rank()), kCauseMs, &text).ok()) return lost;
+      if (!StoreGetString(*host_, Key(lost.rank()), kCauseMs, &text).ok()) return lost;
       return ParseCause(lost.rank(), text, lost);
     } catch (const std::exception&) {
       return lost;

@@ -27,7 +27,7 @@ struct SpecText {
 };
 
 // kConfig unless op `name` got `count` inputs.
-inline Status CheckInputCount(const char* name, std::span<const TensorSpec> inputs,
+inline Status CheckInputCount(const char* name, Array<const TensorSpec> inputs,
                               size_t count) noexcept {
   if (inputs.size() == count) return {};
   return Status::Error(StatusCode::kConfig, "%s: got %zu inputs; it needs %zu", name, inputs.size(),
@@ -35,7 +35,7 @@ inline Status CheckInputCount(const char* name, std::span<const TensorSpec> inpu
 }
 
 // kConfig: what input `index` of op `name` is, and `need`, what it has to be.
-inline Status InputError(const char* name, std::span<const TensorSpec> inputs, size_t index,
+inline Status InputError(const char* name, Array<const TensorSpec> inputs, size_t index,
                          const char* need) noexcept {
   return Status::Error(StatusCode::kConfig, "%s: input %zu is %s; it needs %s", name, index,
                        SpecText(inputs[index]).text, need);

@@ -23,7 +23,7 @@ namespace engine::kit {
 struct Inference {
   const char* name;  // of the op
   DType activation;  // kFloat32 or kBFloat16
-  std::span<const TensorSpec> inputs;
+  Array<const TensorSpec> inputs;
   OpSignature* signature;
 
   bool IsActivation(size_t input) const noexcept { return inputs[input].dtype == activation; }

@@ -28,7 +28,7 @@
 
 namespace engine::kit {
 
-class Progress final : public WireProgress {
+class Progress final : public WireProgressBase {
  public:
   // Where a rank is on one lane.
   struct Place {
@@ -111,10 +111,10 @@ class Progress final : public WireProgress {
 
   // Begun nothing: it has told nothing.
   Place Read(int32_t rank, size_t lane, Seen* seen) {
-    bool told = false;
+    uint32_t told = 0;
     std::string text;
     if (!host_->StoreHas(Key(rank), &told).ok() || !told) return {};
-    if (!host_->StoreGetString(Key(rank), kAnswerMs, &text).ok()) return {};
+    if (!StoreGetString(*host_, Key(rank), kAnswerMs, &text).ok()) return {};
     std::istringstream fields(text);
     uint64_t beat = 0, bytes = 0;
     Place place;

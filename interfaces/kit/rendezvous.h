@@ -56,7 +56,7 @@ inline Status SetText(Host& host, const std::string& key, std::string_view text)
 inline Result<std::string> FreePrefix(Host& host, const std::string& suffix) {
   for (int number = 0;; ++number) {
     std::string prefix = std::to_string(number);
-    bool used = true;
+    uint32_t used = 1;
     ENGINE_RETURN_IF_ERROR(host.StoreHas(prefix + "/" + suffix, &used));
     if (!used) return prefix;
   }
@@ -91,12 +91,12 @@ inline Result<std::optional<std::string>> AwaitKey(Host& host, const std::string
   for (;;) {
     if (failure && failure->raised()) return failure->reason();
     const int64_t left_ms = MillisecondsUntil(deadline);
-    bool exists = left_ms > 0;
+    uint32_t exists = left_ms > 0 ? 1 : 0;
     if (!exists) ENGINE_RETURN_IF_ERROR(host.StoreHas(key, &exists));
     if (!exists) return std::optional<std::string>();
     std::string text;
     const int64_t look_ms = left_ms > 0 && (!failure || left_ms < kLookMs) ? left_ms : kLookMs;
-    const Status found = host.StoreGetString(key, look_ms, &text);
+    const Status found = StoreGetString(host, key, look_ms, &text);
     if (found.ok()) return std::optional(std::move(text));
     if (found.code() != StatusCode::kTimeout) return found;
   }
@@ -159,7 +159,7 @@ inline Result<Values> GatherValues(Host& host, const Members& members, const std
     // The first rank may have begun later and still wait for another one: it is blamed last.
     bool others_came = true;
     for (size_t rank = 0; rank < values.size(); ++rank) {
-      bool came = false;
+      uint32_t came = 0;
       ENGINE_RETURN_IF_ERROR(host.StoreHas(topic + "/" + std::to_string(rank), &came));
       values[rank] = came ? std::optional<std::string>("") : std::nullopt;
       others_came = others_came && came;

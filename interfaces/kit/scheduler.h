@@ -200,7 +200,7 @@ class ReadySet {
  public:
   // Empties the set; `before` is a total order of `tasks`.
   template <typename Before>
-  void Reset(std::span<const TaskInfo> tasks, Before before) {
+  void Reset(Array<const TaskInfo> tasks, Before before) {
     std::vector<TaskInfo> ordered(tasks.begin(), tasks.end());
     std::sort(ordered.begin(), ordered.end(), before);
     task_at_.resize(tasks.size());
@@ -254,12 +254,12 @@ class TransferList {
  public:
   // Back to the first transfer of a step, with none ready. All are listed.
   template <typename Before>
-  void Reset(std::span<const TaskInfo> tasks, Before before) {
+  void Reset(Array<const TaskInfo> tasks, Before before) {
     Reset(tasks, before, [](const TaskInfo&) { return Standing::kListed; });
   }
   // ... but where `standing_of` a transfer is another.
   template <typename Before, typename StandingOf>
-  void Reset(std::span<const TaskInfo> tasks, Before before, StandingOf standing_of) {
+  void Reset(Array<const TaskInfo> tasks, Before before, StandingOf standing_of) {
     standing_.assign(tasks.size(), Standing::kElsewhere);
     std::vector<TaskInfo> listed;
     for (const TaskInfo& task : tasks) {

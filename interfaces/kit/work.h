@@ -38,7 +38,7 @@ constexpr int64_t kWorkGraceMs = 5000;
 
 class WorkPool;
 
-class PooledWork : public Work {
+class PooledWork : public WorkBase {
  public:
   // ---- For the implementation.
 

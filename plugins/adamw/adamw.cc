@@ -42,7 +42,7 @@ ENGINE_TARGET_CLONES void Descend(const Coefficients& c, int64_t count,
   }
 }
 
-class AdamW final : public Optimizer, public SpanUpdates {
+class AdamW final : public OptimizerBase, public SpanUpdatesBase {
  public:
   // `kernel` is null where parameters are host memory.
   AdamW(const Options& options, FlatKernel* kernel) noexcept
@@ -62,10 +62,10 @@ class AdamW final : public Optimizer, public SpanUpdates {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == kSpanUpdatesId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
+    return id == SpanUpdates::kId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
   }
 
-  Status Update(std::span<const UpdateCall> calls) noexcept override {
+  Status Update(Array<const UpdateCall> calls) noexcept override {
     const float numbers[] = {static_cast<float>(beta1_), static_cast<float>(beta2_),
                              static_cast<float>(epsilon_)};
     return kit::UpdateInParts(*kernel_, numbers, calls, static_cast<float>(weight_decay_));
@@ -101,7 +101,7 @@ class AdamW final : public Optimizer, public SpanUpdates {
   const double weight_decay_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel* kernel = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "adamw", "adamw", &kernel));
   return kit::Make<AdamW>(out, options, kernel);

@@ -21,7 +21,7 @@ ENGINE_TARGET_CLONES void Widen(const uint16_t* __restrict__ source, float* __re
   for (int64_t i = 0; i < count; ++i) target[i] = kit::FromBFloat16(source[i]);
 }
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   return kit::MakeCastHook(host, "cast_bf16", DType::kBFloat16, {Narrow, Widen}, out);
 }
 

@@ -61,7 +61,7 @@ kit::CastLoops BestLoops() noexcept {
   return {NarrowPortably, WidenPortably};
 }
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   return kit::MakeCastHook(host, "cast_fp16", DType::kFloat16, BestLoops(), out);
 }
 

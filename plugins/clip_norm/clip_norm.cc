@@ -39,7 +39,7 @@ ENGINE_TARGET_CLONES double SumOfSquares(const float* data, int64_t count) noexc
   return sum;
 }
 
-class ClipNorm final : public GradientHook {
+class ClipNorm final : public GradientHookBase {
  public:
   explicit ClipNorm(const Options& options) noexcept : max_norm_(options.Float("max_norm")) {}
 
@@ -144,7 +144,7 @@ class ClipNorm final : public GradientHook {
   uint64_t step_ = 0;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel *square = nullptr, *scale = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "sum_of_squares", &square));
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "clip_norm", &scale));

@@ -16,7 +16,7 @@ namespace engine::clip_norm {
 
 // Observe only notes the spans of a step; the first Apply has all of them squared, added up and
 // scaled at once.
-class DeviceClipNorm final : public GradientHook {
+class DeviceClipNorm final : public GradientHookBase {
  public:
   // `device` has the kernels, and outlives the hook. Both work on spans {data, scale}: `square` writes
   // the sum of (data[i] * *scale)^2 over all of them to FlatCall::shared, in the order given; `scale`

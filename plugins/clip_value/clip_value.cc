@@ -22,7 +22,7 @@ ENGINE_TARGET_CLONES void ScaleAndClamp(float scale, float threshold, int64_t co
   }
 }
 
-class ClipValue final : public GradientHook {
+class ClipValue final : public GradientHookBase {
  public:
   // `kernel` is null where gradients are host memory.
   ClipValue(const Options& options, FlatKernel* kernel) noexcept
@@ -54,7 +54,7 @@ class ClipValue final : public GradientHook {
   const float threshold_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel* kernel = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_value", "clip_value", &kernel));
   return kit::Make<ClipValue>(out, options, kernel);

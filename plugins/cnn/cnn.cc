@@ -11,7 +11,7 @@ namespace {
 using kit::Bool;
 using kit::Int;
 
-class Cnn final : public Model {
+class Cnn final : public ModelBase {
  public:
   explicit Cnn(const Options& options)
       : channels_(options.Ints("channels").begin(), options.Ints("channels").end()),

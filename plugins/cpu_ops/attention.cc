@@ -209,7 +209,7 @@ class AttentionOp final : public CpuOp {
   AttentionOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
     const Shape& y = signature->outputs[0].shape;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));

@@ -41,7 +41,7 @@ class BatchNormOp final : public CpuOp {
         epsilon_(attributes.Float("epsilon")),
         sync_(attributes.Bool("sync")) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
     channels_ = inputs[kX].shape[-1];
     signature->saved_bytes = BatchNormSaved::Bytes(channels_);

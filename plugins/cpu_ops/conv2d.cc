@@ -18,7 +18,7 @@ class Conv2dOp final : public CpuOp {
   Conv2dOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), given_(attributes) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferConv(Inferring(inputs, signature), given_));
     const Shape &x = inputs[kX].shape, &y = signature->outputs[0].shape;
     const Window& window = given_.window;

@@ -14,13 +14,13 @@ constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLargest = PTRDIFF_MAX - kHugePage;  // no object is larger
 
-class CpuEvent final : public Event {
+class CpuEvent final : public EventBase {
  public:
   Status WaitHost(int64_t) noexcept override { return {}; }
   void* native() noexcept override { return nullptr; }
 };
 
-class CpuStream final : public Stream {
+class CpuStream final : public StreamBase {
  public:
   Status Record(Event*) noexcept override { return {}; }
   Status Wait(Event*) noexcept override { return {}; }

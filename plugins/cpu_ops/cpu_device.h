@@ -10,7 +10,7 @@
 namespace engine::cpu_ops {
 
 // No state: any thread may call any function.
-class CpuDevice final : public Device {
+class CpuDevice final : public DeviceBase {
  public:
   const char* type() const noexcept override { return "cpu"; }
   Status Allocate(size_t size_bytes, void** out) noexcept override;

@@ -20,7 +20,7 @@ struct OpContext {
 
 // Every op but its arithmetic. The number of OpenMP threads is a property of the calling thread,
 // and several ranks may be threads of one process: each call sets its own before it computes.
-class CpuOp : public Op {
+class CpuOp : public OpBase {
  public:
   explicit CpuOp(const OpContext& context) noexcept : context_(context) {}
 
@@ -35,8 +35,7 @@ class CpuOp : public Op {
   int32_t threads() const noexcept { return context_.threads; }
 
   // A call of Infer, for what this op has in common with those of other devices.
-  kit::Inference Inferring(std::span<const TensorSpec> inputs,
-                           OpSignature* signature) const noexcept {
+  kit::Inference Inferring(Array<const TensorSpec> inputs, OpSignature* signature) const noexcept {
     return {name(), DType::kFloat32, inputs, signature};
   }
 

@@ -95,7 +95,7 @@ class DropoutOp final : public CpuOp {
   DropoutOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), rate_(attributes.Float("rate")) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     batched_ = !inputs.empty() && inputs[0].batched != 0;
     return kit::InferDropout(Inferring(inputs, signature), rate_);
   }

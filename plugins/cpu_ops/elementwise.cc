@@ -75,7 +75,7 @@ class ElementwiseOp final : public CpuOp {
  public:
   using CpuOp::CpuOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferFunction(Inferring(inputs, signature), kReadsOutput);
   }
 
@@ -104,7 +104,7 @@ class AddOp final : public CpuOp {
  public:
   using CpuOp::CpuOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferSum(Inferring(inputs, signature), true);
   }
 

@@ -10,17 +10,15 @@
 namespace engine::cpu_ops {
 namespace {
 
-class EmbeddingOp final : public CpuOp, public RowTable {
+class EmbeddingOp final : public CpuOp, public RowTableBase {
  public:
   EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), given_(attributes) {}
 
-  void* Query(std::string_view id) noexcept override {
-    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferEmbedding(Inferring(inputs, signature), given_);
   }
 

@@ -115,7 +115,7 @@ class LayerNormOp final : public CpuOp {
   LayerNormOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferLayerNorm(Inferring(inputs, signature)));
     const Shape& x = inputs[kX].shape;
     signature->saved_bytes = x.Count(0, -1) * static_cast<int64_t>(sizeof(RowStatistics));

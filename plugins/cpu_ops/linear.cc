@@ -100,7 +100,7 @@ class OwnedLinearOp final : public LinearOp {
   OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
       : LinearOp(context), given_(attributes) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferLinear(Inferring(inputs, signature), given_);
   }
 
@@ -112,7 +112,7 @@ class TiedLinearOp final : public LinearOp {
  public:
   using LinearOp::LinearOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferTiedLinear(Inferring(inputs, signature));
   }
 };

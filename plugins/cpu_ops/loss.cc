@@ -62,7 +62,7 @@ class SoftmaxCrossEntropyOp final : public CpuOp {
  public:
   using CpuOp::CpuOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
     signature->saved_bytes = inputs[kTargets].shape.Count() * static_cast<int64_t>(sizeof(float));
     signature->workspace_bytes = threads() * static_cast<int64_t>(sizeof(Tally));

@@ -44,7 +44,7 @@ constexpr auto kOptions = kit::WithOpAttributes(std::array{
                    "threads of one op; 0: the processors that this process may use, divided "
                    "among the ranks of the host")});
 
-class CpuOpLibrary final : public OpLibrary {
+class CpuOpLibrary final : public OpLibraryBase {
  public:
   explicit CpuOpLibrary(int32_t threads) noexcept : threads_(threads) {}
 
@@ -67,7 +67,7 @@ int32_t DefaultThreads(const RankInfo& rank) noexcept {
   return std::clamp(usable / std::max(rank.local_world_size, 1), 1, 256);
 }
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const auto configured = static_cast<int32_t>(options.Int("threads"));
   *out = new (std::nothrow)
       CpuOpLibrary(configured > 0 ? configured : DefaultThreads(host.rank_info()));

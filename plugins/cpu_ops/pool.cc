@@ -220,7 +220,7 @@ class PoolOp final : public CpuOp {
     if constexpr (kKind != Kind::kGlobalAverage) shape_.window = kit::PoolWindow(attributes);
   }
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
     if constexpr (kKind == Kind::kGlobalAverage) {
       ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(inference));

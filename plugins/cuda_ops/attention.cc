@@ -19,7 +19,7 @@ class AttentionOp final : public CudaOp {
   AttentionOp(const OpContext& context, const Options& attributes) noexcept
       : CudaOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
     const Shape& qkv = inputs[0].shape;
     const int64_t width = qkv[2] / 3, length = qkv[1];

@@ -37,7 +37,7 @@ class BatchNormOp final : public CudaOp {
   BatchNormOp(const BatchNormOp&) = delete;
   BatchNormOp& operator=(const BatchNormOp&) = delete;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
     channels_ = inputs[kX].shape[-1];
     const auto moments_bytes = channels_ * static_cast<int64_t>(sizeof(Moments));

@@ -16,7 +16,7 @@ class ReshapeOp final : public CudaOp {
  public:
   using CudaOp::CudaOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
     ENGINE_RETURN_IF_ERROR(kFlattens ? kit::InferFlatten(inference)
                                      : kit::InferToChannelsLast(inference));

@@ -128,7 +128,7 @@ Status StagingRing::Copy(void* target, const void* source, size_t size_bytes,
 
 namespace {
 
-class CudaEvent final : public Event {
+class CudaEvent final : public EventBase {
  public:
   CudaEvent(cudaEvent_t event, int32_t ordinal) noexcept : event_(event), ordinal_(ordinal) {}
   ~CudaEvent() override { (void)cudaEventDestroy(event_); }
@@ -143,7 +143,7 @@ class CudaEvent final : public Event {
   const int32_t ordinal_;
 };
 
-class CudaStream final : public Stream {
+class CudaStream final : public StreamBase {
  public:
   CudaStream(cudaStream_t stream, int32_t ordinal, std::shared_ptr<MemoryOrder> order) noexcept
       : stream_(stream), ordinal_(ordinal), order_(std::move(order)) {
@@ -176,7 +176,7 @@ class CudaStream final : public Stream {
   const std::shared_ptr<MemoryOrder> order_;
 };
 
-class CudaRecording final : public Recording {
+class CudaRecording final : public RecordingBase {
  public:
   explicit CudaRecording(cudaGraphExec_t graph) noexcept : graph_(graph) {}
   ~CudaRecording() override { (void)cudaGraphExecDestroy(graph_); }
@@ -277,7 +277,7 @@ Status CudaDevice::Use() const noexcept {
 }
 
 void* CudaDevice::Query(std::string_view id) noexcept {
-  return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
+  return Offer<Accelerator>(id, this);
 }
 
 // Waits for the memory stream: others do not follow it, and may use the memory at once.

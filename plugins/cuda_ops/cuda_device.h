@@ -30,7 +30,7 @@ inline cudaStream_t Native(Stream* stream) noexcept {
   return stream == nullptr ? nullptr : static_cast<cudaStream_t>(stream->native());
 }
 
-class CudaDevice final : public Device, public Accelerator {
+class CudaDevice final : public DeviceBase, public AcceleratorBase {
  public:
   // kDevice or kPlugin with one sentence: what is missing (driver, device, compute capability 8.0),
   // what was found, what to do. `ordinal` -1: local_rank modulo the number of devices.

@@ -11,7 +11,7 @@ namespace engine::cuda_ops {
 
 class CudaDevice;
 
-class CudaFlatMath final : public FlatMath {
+class CudaFlatMath final : public FlatMathBase {
  public:
   explicit CudaFlatMath(CudaDevice& device) noexcept : device_(device) {}
   ~CudaFlatMath();
@@ -27,7 +27,7 @@ class CudaFlatMath final : public FlatMath {
   Status Add(float* target, const float* source, int64_t count, Stream* stream) noexcept override;
 
  private:
-  class Kernel final : public FlatKernel {
+  class Kernel final : public FlatKernelBase {
    public:
     using Function = Status (CudaFlatMath::*)(const FlatCall& call) noexcept;
     Kernel(CudaFlatMath& math, std::string_view name, size_t numbers, Function function) noexcept

@@ -38,7 +38,7 @@ struct OpContext {
 // Every op but its arithmetic. Makes the device the current one of the calling thread; a call on
 // empty tensors is given to the op like any other. Calls only queue work: no op waits for the
 // device or allocates once a step of its size has been run.
-class CudaOp : public Op {
+class CudaOp : public OpBase {
  public:
   explicit CudaOp(const OpContext& context) noexcept : context_(context) {}
 
@@ -69,8 +69,7 @@ class CudaOp : public Op {
   Status Launched(cudaError_t error, const char* kernel) const noexcept;
 
   // A call of Infer, for what this op has in common with those of other devices.
-  kit::Inference Inferring(std::span<const TensorSpec> inputs,
-                           OpSignature* signature) const noexcept {
+  kit::Inference Inferring(Array<const TensorSpec> inputs, OpSignature* signature) const noexcept {
     return {name(), activation(), inputs, signature};
   }
 

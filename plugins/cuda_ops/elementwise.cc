@@ -16,7 +16,7 @@ class ElementwiseOp final : public CudaOp {
  public:
   using CudaOp::CudaOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferFunction(Inferring(inputs, signature), kReadsOutput);
   }
 
@@ -55,7 +55,7 @@ class AddOp final : public CudaOp {
   explicit AddOp(const OpContext& context) noexcept
       : CudaOp(context), takes_float32_(std::string_view(context.name) == "accumulate") {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferSum(Inferring(inputs, signature), takes_float32_);
   }
 

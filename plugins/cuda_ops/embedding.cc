@@ -10,17 +10,15 @@
 namespace engine::cuda_ops {
 namespace {
 
-class EmbeddingOp final : public CudaOp, public RowTable {
+class EmbeddingOp final : public CudaOp, public RowTableBase {
  public:
   EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
       : CudaOp(context), given_(attributes) {}
 
-  void* Query(std::string_view id) noexcept override {
-    return id == kRowTableId ? static_cast<RowTable*>(this) : nullptr;
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferEmbedding(Inferring(inputs, signature), given_));
     const EmbeddingScratch scratch(nullptr, inputs[kTokens].shape.Count(), given_.width,
                                    given_.vocabulary);

@@ -18,7 +18,7 @@ class NormOp final : public CudaOp {
   NormOp(const OpContext& context, const Options& attributes) noexcept
       : CudaOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
     ENGINE_RETURN_IF_ERROR(kAdds ? kit::InferAddLayerNorm(inference)
                                  : kit::InferLayerNorm(inference));

@@ -226,7 +226,7 @@ class OwnedLinearOp final : public LinearOp {
   OwnedLinearOp(const OpContext& context, const Options& attributes) noexcept
       : LinearOp(context), given_(attributes) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferLinear(Inferring(inputs, signature), given_));
     Describe(inputs[kX], given_.units, signature);
     return {};
@@ -240,7 +240,7 @@ class TiedLinearOp final : public LinearOp {
  public:
   using LinearOp::LinearOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferTiedLinear(Inferring(inputs, signature)));
     Describe(inputs[kX], inputs[kWeight].shape[0], signature);
     return {};
@@ -256,7 +256,7 @@ class MlpOp final : public ProductOp {
         fc_scale_(static_cast<float>(attributes.Float("init_scale"))),
         proj_scale_(static_cast<float>(attributes.Float("proj_init_scale"))) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
     ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
     const Shape& x = inputs[kX].shape;

@@ -15,7 +15,7 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
  public:
   using CudaOp::CudaOp;
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
     const int64_t rows = inputs[kTargets].shape.Count();
     signature->saved_bytes = rows * static_cast<int64_t>(sizeof(float));

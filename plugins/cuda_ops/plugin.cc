@@ -73,7 +73,7 @@ constexpr std::array kOwnOptions = {
 
 constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
 
-class CudaOpLibrary final : public OpLibrary {
+class CudaOpLibrary final : public OpLibraryBase {
  public:
   CudaOpLibrary(std::unique_ptr<CudaDevice> device, std::unique_ptr<Blas> blas, Precision precision,
                 const Options& options, Host* host) noexcept
@@ -112,7 +112,7 @@ Tune TuneOf(std::string_view name) noexcept {
   return name == "bits" ? Tune::kBits : Tune::kOff;
 }
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   std::unique_ptr<CudaDevice> device;
   ENGINE_RETURN_IF_ERROR(CudaDevice::Create(static_cast<int32_t>(options.Int("device")),
                                             host.rank_info().local_rank, &device));

@@ -21,7 +21,7 @@ class PoolOp final : public CudaOp {
     if constexpr (kKind != Kind::kGlobalAverage) window_ = kit::PoolWindow(attributes);
   }
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
     if constexpr (kKind == Kind::kGlobalAverage) {
       ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(inference));

@@ -23,7 +23,7 @@ constexpr uint32_t kStages = Bit(TransferKind::kReduceScatter) | Bit(TransferKin
 // for when it is ready, and each other one when a forward task is ready that waits for groups
 // before it only, so none is held back for ever. Pulls with which a step opens are free: groups of
 // the step before may still be held back for forward tasks that wait for them.
-class DearScheduler final : public Scheduler {
+class DearScheduler final : public SchedulerBase {
  public:
   DearScheduler(Host& host, const Options& options) noexcept
       : host_(host), group_bytes_(options.Int("group_bytes")) {}
@@ -46,7 +46,7 @@ class DearScheduler final : public Scheduler {
                             sink);
   }
 
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("dear_sched", [&] {
       held_for_.assign(tasks.size(), kit::kNoTask);
       compute_.Reset(tasks, kit::ComputeOrder{.sharded = sharded_});
@@ -109,7 +109,7 @@ class DearScheduler final : public Scheduler {
   // Gathers with one `needed_by` are a group; each but the first is held back until the forward
   // task for which the group before it was needed is ready. That task stands earlier in the forward
   // pass than all that wait for this group, so it does not wait for it.
-  void FindReleases(std::span<const TaskInfo> tasks) {
+  void FindReleases(Array<const TaskInfo> tasks) {
     std::vector<const TaskInfo*> info_of(tasks.size());
     std::map<uint32_t, uint32_t> forward_at;  // by sequence
     for (const TaskInfo& task : tasks) {

@@ -17,7 +17,7 @@ namespace {
 // With servers pushes go in that order and each pull is asked for as soon as it is ready, beside
 // them: it costs the other direction of the link only, and no push waits for it, which is all that
 // StaticTransferOrder asks for. All buckets have one priority, so servers answer in order of arrival.
-class FifoScheduler final : public Scheduler {
+class FifoScheduler final : public SchedulerBase {
  public:
   explicit FifoScheduler(const Options& options) noexcept
       : buckets_{.first_bytes = options.Int("first_bytes"),
@@ -32,7 +32,7 @@ class FifoScheduler final : public Scheduler {
     return kit::PlanBuckets("fifo_sched", model, buckets, sink);
   }
 
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("fifo_sched", [&] {
       compute_.Reset(tasks.size());
       io_.Reset(tasks, kit::StaticTransferOrder(), [](const TaskInfo& task) {

@@ -13,7 +13,7 @@
 namespace engine::gloo {
 namespace {
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "gloo", out, [&] {
     const std::string all_reduce(options.String("all_reduce"));
     const auto make_lane = [&](tcp::Connections& connections, int lane, kit::Progress& progress) {

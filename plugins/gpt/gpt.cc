@@ -98,7 +98,7 @@ class Blocks {
   std::string add_name_;
 };
 
-class Gpt final : public Model {
+class Gpt final : public ModelBase {
  public:
   explicit Gpt(const Options& options)
       : settings_{options.Int("layers"), options.Int("width"), options.Int("heads")},
@@ -141,7 +141,7 @@ class Gpt final : public Model {
   const std::string loss_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const int64_t width = options.Int("width"), heads = options.Int("heads");
   if (width % heads == 0) return kit::Create<Gpt>(host, options, out);
   return Status::Error(StatusCode::kConfig,

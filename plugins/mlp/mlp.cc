@@ -7,7 +7,7 @@
 namespace engine::mlp {
 namespace {
 
-class Mlp final : public Model {
+class Mlp final : public ModelBase {
  public:
   explicit Mlp(const Options& options)
       : hidden_(options.Ints("hidden").begin(), options.Ints("hidden").end()),

@@ -125,7 +125,7 @@ class Mnist final : public kit::ReadDataset {
   LabelledImages data_, eval_data_;
 };
 
-Status Create(Host&, const Options& options, Object** out) noexcept {
+StatusValue Create(Host&, const Options& options, Object** out) noexcept {
   ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.mnist.holdout", options.Float("holdout")));
   if (options.String("eval_images").empty() != options.String("eval_labels").empty()) {
     return Status::Error(StatusCode::kConfig,

@@ -13,7 +13,7 @@ namespace engine::nccl {
 
 // With `symmetric` every rank must allocate the same sizes in the same order, and an Allocate waits
 // for that of the others: see the option. [any-thread]
-class Arenas final : public SharedMemory {
+class Arenas final : public SharedMemoryBase {
  public:
   // Borrows all.
   Arenas(Host& host, int32_t gpu, Comm& comm, bool symmetric)

@@ -64,7 +64,7 @@ ncclResult_t Comm::Call(const Transfer& transfer, void* token, cudaStream_t stre
 
 // A group that was started must be ended, whatever comes in between. What of it needs time is told
 // by the end alone.
-Status Comm::Start(std::span<const Transfer> transfers, void* token, cudaStream_t stream) noexcept {
+Status Comm::Start(Array<const Transfer> transfers, void* token, cudaStream_t stream) noexcept {
   const auto moves = [](const Transfer& transfer) {
     return transfer.count > 0 || transfer.kind == TransferKind::kBarrier;
   };

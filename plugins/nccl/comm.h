@@ -45,7 +45,7 @@ class Comm {
   // Queues `transfers` on `stream`, or begins to (busy); several of them as one group of NCCL,
   // which must have groups then. `token` is memory of the GPU, of one element, that is this
   // communicator's: barriers are sums of it.
-  Status Start(std::span<const Transfer> transfers, void* token, cudaStream_t stream) noexcept;
+  Status Start(Array<const Transfer> transfers, void* token, cudaStream_t stream) noexcept;
 
   // Asks for errors that came up by themselves, and whether what was under way (`what`) has ended.
   Status Poll(const char* what = "a transfer between GPUs failed") noexcept;

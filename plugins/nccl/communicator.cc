@@ -106,11 +106,11 @@ void NcclCommunicator::Close() noexcept {
 
 void* NcclCommunicator::Query(std::string_view id) noexcept {
   const Functions& call = comm_->library().functions();
-  if (id == kRecordedTransfersId) return this;
-  if (id == kSharedMemoryId) return static_cast<SharedMemory*>(&arenas_);
-  if (id == kSubGroupsId && call.CommSplit != nullptr) return static_cast<SubGroups*>(this);
+  if (id == RecordedTransfers::kId) return static_cast<RecordedTransfers*>(this);
+  if (id == SharedMemory::kId) return static_cast<SharedMemory*>(&arenas_);
+  if (id == SubGroups::kId && call.CommSplit != nullptr) return static_cast<SubGroups*>(this);
   const bool groups = call.GroupStart != nullptr && call.GroupEnd != nullptr;
-  if (id == kGroupedTransfersId && groups) return static_cast<GroupedTransfers*>(this);
+  if (id == GroupedTransfers::kId && groups) return static_cast<GroupedTransfers*>(this);
   return nullptr;
 }
 
@@ -137,7 +137,7 @@ Status NcclCommunicator::Check(const Transfer& transfer) const noexcept {
 }
 
 // One stream is waited for by the whole group: its work has one ready event.
-Status NcclCommunicator::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
+Status NcclCommunicator::SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
   if (transfers.empty()) {
     return Status::Error(StatusCode::kInvalidArgument, "a group of no transfers");

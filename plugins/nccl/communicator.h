@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "engine/communicator.h"
 #include "engine/ext/grouped_transfers.h"
+#include "engine/ext/recorded_transfers.h"
 #include "engine/ext/sub_groups.h"
 #include "engine/host.h"
 #include "gpu.h"
@@ -20,13 +21,16 @@
 
 namespace engine::nccl {
 
-class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers {
+class NcclCommunicator final : public CommunicatorBase,
+                               SubGroupsBase,
+                               GroupedTransfersBase,
+                               RecordedTransfersBase {
  public:
   // Collective unless the world is one.
   static Result<std::unique_ptr<NcclCommunicator>> Create(Host& host, const Settings& settings);
   ~NcclCommunicator() override;
 
-  // kSharedMemoryId: a SharedMemory, of the GPU. kSubGroupsId and kGroupedTransfersId where NCCL
+  // SharedMemory::kId: a SharedMemory, of the GPU. SubGroups::kId and GroupedTransfers::kId where NCCL
   // has what they need.
   void* Query(std::string_view id) noexcept override;
 
@@ -46,7 +50,7 @@ class NcclCommunicator final : public Communicator, SubGroups, GroupedTransfers 
   static Result<Token> MakeToken(const GpuStream& stream) noexcept;
   Status Split(int32_t color, int32_t key, Communicator** out) noexcept override;
   Result<std::unique_ptr<NcclCommunicator>> MakeGroup(int32_t color, int32_t key);
-  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept override;
+  Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept override;
   Status Check(const Transfer& transfer) const noexcept;
   void Close() noexcept;
 

@@ -12,7 +12,7 @@ namespace engine::nccl {
 Result<int32_t> ChooseGpu(Host& host) noexcept {
   Device* const device = host.device();
   if (device != nullptr) {
-    auto* const accelerator = static_cast<Accelerator*>(device->Query(kAcceleratorId));
+    auto* const accelerator = Query<Accelerator>(*device);
     if (accelerator == nullptr || std::string_view(device->type()) != "cuda") {
       return Status::Error(StatusCode::kUnsupported,
                            "nccl moves GPU memory, but the ops run on '%s': add cuda_ops, or "

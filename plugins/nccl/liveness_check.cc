@@ -106,12 +106,12 @@ void LivenessCheck::Publish(const Status& reason, bool by_caller) noexcept {
 }
 
 bool LivenessCheck::Has(const std::string& key) noexcept {
-  bool has = false;
-  return host_.StoreHas(key, &has).ok() && has;
+  uint32_t has = 0;
+  return host_.StoreHas(key, &has).ok() && has != 0;
 }
 
 bool LivenessCheck::Get(const std::string& key, std::string* text) noexcept {
-  return host_.StoreGetString(key, kLookUpMs, text).ok();
+  return StoreGetString(host_, key, kLookUpMs, text).ok();
 }
 
 }  // namespace engine::nccl

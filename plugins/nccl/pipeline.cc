@@ -87,7 +87,7 @@ Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   return work;
 }
 
-Status Pipeline::SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept {
+Status Pipeline::SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept {
   Transfer whole = transfers.front();
   for (const Transfer& transfer : transfers) {
     whole.timeout_ms = std::min(whole.timeout_ms, transfer.timeout_ms);

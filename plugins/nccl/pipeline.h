@@ -48,7 +48,7 @@ class Pipeline {
 
   Status Submit(const Transfer& transfer, Work** out) noexcept;  // [io-lane]
   // At least two that GroupedTransfers allows.
-  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept;  // [io-lane]
+  Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept;  // [io-lane]
 
   // Whether NCCL has not been told of all that was submitted. With the mutex of comm.
   bool has_waiting() const noexcept { return launching_ != nullptr; }

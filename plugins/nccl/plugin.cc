@@ -11,7 +11,7 @@
 namespace engine::nccl {
 namespace {
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const int64_t min_ctas = options.Int("min_ctas"), max_ctas = options.Int("max_ctas");
   if (max_ctas > 0 && min_ctas > max_ctas) {
     return Status::Error(StatusCode::kConfig, "nccl: min_ctas %lld is more than max_ctas %lld",

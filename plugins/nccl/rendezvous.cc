@@ -116,7 +116,7 @@ Result<std::unique_ptr<Comm>> Rendezvous::Connect(std::vector<ncclUniqueId> ids)
     }
     if (ranks == 1 || now < next_look) return {};
     next_look = now + kLookAround;
-    bool here = false;
+    uint32_t here = 0;
     return host_.StoreHas(rendezvous_.prefix(), &here);
   }));
   return comm;

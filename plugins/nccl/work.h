@@ -22,7 +22,7 @@ class GpuWork final : public kit::PooledWork {
   ~GpuWork() override;
 
   // transfer() is of a group the first one, with the stream and the earliest deadline of all.
-  std::span<const Transfer> transfers() const noexcept {
+  Array<const Transfer> transfers() const noexcept {
     return group_.empty() ? std::span(&transfer(), 1) : group_;
   }
   // Its data were there when it was submitted.

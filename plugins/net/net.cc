@@ -10,15 +10,14 @@ namespace {
 
 // A layer without an op is a residual block: what its two lists of layers make of x is added up; an
 // empty list gives x itself.
-Result<ModelValue> Chain(ModelBuilder& builder, std::span<const LayerSpec> layers, ModelValue x) {
+Result<ModelValue> Chain(ModelBuilder& builder, Array<const LayerSpec> layers, ModelValue x) {
   for (const LayerSpec& layer : layers) {
     if (!layer.op.empty()) {
       ENGINE_RETURN_IF_ERROR(builder.Apply(layer, std::vector{x}, {&x, 1}));
       continue;
     }
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue h,
-                            Chain(builder, {layer.residual, layer.residual_count}, x));
-    ENGINE_ASSIGN_OR_RETURN(x, Chain(builder, {layer.shortcut, layer.shortcut_count}, x));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue h, Chain(builder, layer.residual, x));
+    ENGINE_ASSIGN_OR_RETURN(x, Chain(builder, layer.shortcut, x));
     LayerSpec sum = layer;
     sum.op = "add";
     ENGINE_RETURN_IF_ERROR(builder.Apply(sum, std::vector{x, h}, {&x, 1}));
@@ -26,10 +25,10 @@ Result<ModelValue> Chain(ModelBuilder& builder, std::span<const LayerSpec> layer
   return x;
 }
 
-class Net final : public Model {
+class Net final : public ModelBase {
  public:
   explicit Net(const Options& options)
-      : layers_(Layers(options, "layer")), loss_(options.String("loss")) {}
+      : layers_(options.Layers("layer")), loss_(options.String("loss")) {}
 
   Status Build(ModelBuilder& builder) const noexcept override {
     ENGINE_ASSIGN_OR_RETURN(const ModelValue x, Chain(builder, layers_, 0));
@@ -37,7 +36,7 @@ class Net final : public Model {
   }
 
  private:
-  const std::span<const LayerSpec> layers_;
+  const Array<const LayerSpec> layers_;
   const std::string loss_;
 };
 

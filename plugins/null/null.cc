@@ -37,7 +37,7 @@ Status CopyOwn(const Transfer& transfer, const RankInfo& ranks, Device* device) 
 
 // A work is complete when Submit returns: there is no thread, nothing waits, and an abort has
 // nothing to end.
-class NullCommunicator final : public Communicator {
+class NullCommunicator final : public CommunicatorBase {
  public:
   NullCommunicator(const RankInfo& ranks, Device* accelerator)
       : ranks_(ranks), accelerator_(accelerator), pool_(kit::WorkPool::Create(0)) {}
@@ -76,7 +76,7 @@ class NullCommunicator final : public Communicator {
   kit::Failure failure_;
 };
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   try {
     const bool is_accelerator = kit::AcceleratorOf(host) != nullptr;
     *out = new NullCommunicator(host.rank_info(), is_accelerator ? host.device() : nullptr);

@@ -34,7 +34,7 @@ struct MostUrgentFirst {
 // could spend all of it on pulls of buckets for which another rank has no credit left to push, for
 // the same reason. So pushes wait for the ends of pushes only, which is all that
 // kit::StaticTransferOrder asks for.
-class PriorityScheduler final : public Scheduler {
+class PriorityScheduler final : public SchedulerBase {
  public:
   PriorityScheduler(Host& host, const Options& options) noexcept
       : host_(host),
@@ -58,7 +58,7 @@ class PriorityScheduler final : public Scheduler {
                             sink);
   }
 
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("priority_sched", [&] {
       tasks_.assign(tasks.size(), {});
       for (const TaskInfo& task : tasks) {

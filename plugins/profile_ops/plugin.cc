@@ -39,7 +39,7 @@ constexpr std::array kOptions = {
 };
 
 // Ops share the pacer and, as ops do, run on the compute lane alone: it needs no lock.
-class ProfileOpLibrary final : public OpLibrary {
+class ProfileOpLibrary final : public OpLibraryBase {
  public:
   ProfileOpLibrary(const Options& options, int32_t rank) noexcept
       : time_scale_(options.Float("time_scale")),
@@ -82,7 +82,7 @@ class ProfileOpLibrary final : public OpLibrary {
   Pacer pacer_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const Device* device = host.device();
   if (device == nullptr || std::string_view(host.device()->type()) != "cpu") {
     return Status::Error(StatusCode::kConfig,

@@ -24,13 +24,13 @@ struct LayerSettings {
 //           shows in the loss.
 // Backward: of x what is given for y; of parameter i GradientAt(i) times the number of rows. This
 //           is no derivative of anything.
-class ProfileLayer final : public Op {
+class ProfileLayer final : public OpBase {
  public:
   // `pacer` outlives the op; both are used by the compute lane only.
   ProfileLayer(const LayerSettings& settings, Pacer* pacer) noexcept
       : settings_(settings), pacer_(*pacer) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override;
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override;
   Status Forward(const OpCall& call) noexcept override;
   Status Backward(const OpCall& call) noexcept override;
 

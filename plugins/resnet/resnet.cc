@@ -83,7 +83,7 @@ class Parts {
   const Settings& resnet_;
 };
 
-class Resnet final : public Model {
+class Resnet final : public ModelBase {
  public:
   explicit Resnet(const Options& options)
       : settings_{.blocks = {options.Ints("blocks").begin(), options.Ints("blocks").end()},
@@ -116,7 +116,7 @@ class Resnet final : public Model {
   const std::string loss_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const size_t stages = options.Ints("blocks").size();
   if (stages <= kMaxStages) return kit::Create<Resnet>(host, options, out);
   return Status::Error(StatusCode::kConfig, "model.resnet: %zu stages in 'blocks'; at most %zu",

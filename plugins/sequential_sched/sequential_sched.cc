@@ -33,7 +33,7 @@ struct TailFirst {
 // Pulls stand behind all pushes and wait for their ends, so no push waits for a pull of its step:
 // kit::StaticTransferOrder has the argument why that is enough. Pulls with which a step opens are
 // free, because those that close the step before may not be done yet.
-class SequentialScheduler final : public Scheduler {
+class SequentialScheduler final : public SchedulerBase {
  public:
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kStatic}; }
 
@@ -42,7 +42,7 @@ class SequentialScheduler final : public Scheduler {
     return kit::PlanBuckets("sequential_sched", model, {.fuse_bytes = fuse_bytes}, sink);
   }
 
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("sequential_sched", [&] {
       tasks_.assign(tasks.size(), {});
       tail_count_ = 0;

@@ -59,7 +59,7 @@ ENGINE_TARGET_CLONES void DescendWithNesterov(const Coefficients& c, int64_t cou
   }
 }
 
-class Sgd final : public Optimizer, public SpanUpdates {
+class Sgd final : public OptimizerBase, public SpanUpdatesBase {
  public:
   // `kernel` is null where parameters are host memory.
   Sgd(const Options& options, FlatKernel* kernel) noexcept
@@ -79,10 +79,10 @@ class Sgd final : public Optimizer, public SpanUpdates {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == kSpanUpdatesId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
+    return id == SpanUpdates::kId && kernel_ ? static_cast<SpanUpdates*>(this) : nullptr;
   }
 
-  Status Update(std::span<const UpdateCall> calls) noexcept override {
+  Status Update(Array<const UpdateCall> calls) noexcept override {
     const float numbers[] = {momentum_, nesterov_ ? 1.0f : 0.0f};
     return kit::UpdateInParts(*kernel_, numbers, calls, weight_decay_);
   }
@@ -110,7 +110,7 @@ class Sgd final : public Optimizer, public SpanUpdates {
   const bool nesterov_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel* kernel = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "sgd", "sgd", &kernel));
   if (options.Bool("nesterov") && options.Float("momentum") == 0) {

@@ -12,7 +12,7 @@
 
 namespace engine::shm {
 
-class Arenas final : public SharedMemory {
+class Arenas final : public SharedMemoryBase {
  public:
   // `peers` are borrowed; null entries (this rank) are skipped.
   explicit Arenas(const std::vector<std::unique_ptr<Peer>>& peers) : peers_(peers) {}

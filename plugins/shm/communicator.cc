@@ -88,8 +88,8 @@ ShmCommunicator::~ShmCommunicator() {
 }
 
 void* ShmCommunicator::Query(std::string_view id) noexcept {
-  if (id == kWireProgressId) return static_cast<WireProgress*>(rounds_.get());
-  return id == kSharedMemoryId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
+  if (id == WireProgress::kId) return static_cast<WireProgress*>(rounds_.get());
+  return id == SharedMemory::kId ? static_cast<SharedMemory*>(&arenas_) : nullptr;
 }
 
 CommunicatorTraits ShmCommunicator::traits() const noexcept {

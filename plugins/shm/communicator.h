@@ -22,13 +22,13 @@ struct ShmSettings {
   int64_t spin_us = 50;
 };
 
-class ShmCommunicator final : public Communicator {
+class ShmCommunicator final : public CommunicatorBase {
  public:
   // Collective unless the world is one.
   static Result<std::unique_ptr<ShmCommunicator>> Create(Host& host, const ShmSettings& settings);
   ~ShmCommunicator() override;
 
-  // kSharedMemoryId: a SharedMemory. kWireProgressId: a WireProgress.
+  // SharedMemory::kId: a SharedMemory. WireProgress::kId: a WireProgress.
   void* Query(std::string_view id) noexcept override;
 
   CommunicatorTraits traits() const noexcept override;

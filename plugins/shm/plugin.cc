@@ -8,7 +8,7 @@
 namespace engine::shm {
 namespace {
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "shm", out, [&] {
     return ShmCommunicator::Create(
         host, {.rendezvous = {.timeout_ms = options.Int("rendezvous_timeout_ms"),

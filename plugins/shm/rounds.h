@@ -23,7 +23,7 @@ struct WaitLimits {
   int64_t round_spin_ns = 0;    // looking for peers that are at work on the same transfer
 };
 
-class Rounds final : public WireProgress {
+class Rounds final : public WireProgressBase {
  public:
   // How long a sleeper does not look whether its peer still lives.
   static constexpr int64_t kTickNs = 50 * 1000000;

@@ -99,7 +99,7 @@ class Synthetic final : public kit::ReadDataset {
   std::optional<const Rule> rule_;  // constant after Open
 };
 
-Status Create(Host&, const Options& options, Object** out) noexcept {
+StatusValue Create(Host&, const Options& options, Object** out) noexcept {
   const std::span<const int64_t> extents = options.Ints("shape");
   if (extents.size() >= kMaxDims) {
     return Status::Error(StatusCode::kConfig,

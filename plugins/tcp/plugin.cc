@@ -17,7 +17,7 @@ constexpr LinkCost kLinkCost{.message_bytes = kPartBytes,
                              .exchange_up_to_bytes = kExchangeUpToBytes,
                              .header_bytes = sizeof(TransferHeader)};
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "tcp", out, [&] {
     NetworkSettings network = NetworkOf(options, "tcp");
     network.send_buffer_bytes = kWindowBytes;

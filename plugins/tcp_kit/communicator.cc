@@ -55,8 +55,8 @@ TcpCommunicator::~TcpCommunicator() {
 }
 
 void* TcpCommunicator::Query(std::string_view id) noexcept {
-  if (id == kWireProgressId) return static_cast<WireProgress*>(&progress_);
-  return id == kLinkCostId && link_cost_ ? &*link_cost_ : nullptr;
+  if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
+  return id == LinkModel::kId && link_cost_ ? static_cast<LinkModel*>(this) : nullptr;
 }
 
 CommunicatorTraits TcpCommunicator::traits() const noexcept {

@@ -16,12 +16,12 @@
 
 namespace engine::tcp {
 
-class TcpCommunicator final : public Communicator {
+class TcpCommunicator final : public CommunicatorBase, LinkModelBase {
  public:
   // Called for each lane; what it is given outlives the lane.
   using MakeLane = std::function<std::unique_ptr<kit::Transport>(
       Connections& connections, int number, kit::Progress& progress)>;
-  // Collective unless the world is one. Without `cost` there is no extension kLinkCostId.
+  // Collective unless the world is one. Without `cost` there is no LinkModel.
   static Result<std::unique_ptr<TcpCommunicator>> Create(Host& host,
                                                          const NetworkSettings& settings,
                                                          const MakeLane& make_lane,
@@ -29,6 +29,7 @@ class TcpCommunicator final : public Communicator {
   ~TcpCommunicator() override;
 
   void* Query(std::string_view id) noexcept override;
+  LinkCost cost() const noexcept override { return link_cost_.value_or(LinkCost()); }
   CommunicatorTraits traits() const noexcept override;
   Status Submit(const Transfer& transfer, Work** out) noexcept override;
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }

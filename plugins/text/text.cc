@@ -70,7 +70,7 @@ class Text final : public kit::TokenDataset {
   std::string train_, held_out_;
 };
 
-Status Create(Host&, const Options& options, Object** out) noexcept {
+StatusValue Create(Host&, const Options& options, Object** out) noexcept {
   ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.text.holdout", options.Float("holdout")));
   return kit::Make<Text>(out, options);
 }

@@ -182,7 +182,7 @@ class Tokens final : public kit::TokenDataset {
   Slices train_, held_out_;
 };
 
-Status Create(Host&, const Options& options, Object** out) noexcept {
+StatusValue Create(Host&, const Options& options, Object** out) noexcept {
   ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.tokens.holdout", options.Float("holdout")));
   return kit::Make<Tokens>(out, options);
 }

@@ -83,7 +83,7 @@ class TopK final : public WireHook {
   Selector selector_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::MakeCpuHook<TopK>(host, "topk", out, options);
 }
 

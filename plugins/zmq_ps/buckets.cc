@@ -40,16 +40,18 @@ Status Check(const ServedBucket& bucket, uint64_t slice_bytes) {
 uint64_t DigestOf(const ServedBucket& bucket) noexcept {
   const uint64_t sizes[] = {bucket.key, static_cast<uint64_t>(bucket.count),
                             static_cast<uint64_t>(bucket.row)};
-  return XXH3_64bits_withSeed(bucket.spans.data(), bucket.spans.size_bytes(),
-                              XXH3_64bits(sizes, sizeof(sizes)));
+  uint64_t digest = XXH3_64bits(sizes, sizeof(sizes));
+  for (const ServedSpan& span : bucket.spans) {
+    digest = XXH3_64bits_withSeed(&span, sizeof(span), digest);
+  }
+  return digest;
 }
 
 }  // namespace
 
 // A bucket with rows longer than a slice could not be cut between rows, and its spans travel in one
 // message per slice: both are refused here, where a person can still choose other options.
-Result<BucketTable> BucketTable::Create(std::span<const ServedBucket> buckets,
-                                        uint64_t slice_bytes) {
+Result<BucketTable> BucketTable::Create(Array<const ServedBucket> buckets, uint64_t slice_bytes) {
   BucketTable table;
   for (const ServedBucket& served : buckets) {
     ENGINE_RETURN_IF_ERROR(Check(served, slice_bytes));

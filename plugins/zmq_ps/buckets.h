@@ -27,7 +27,7 @@ class BucketTable {
   BucketTable() = default;
   // kInvalidArgument: a key that is 0 or there twice, spans that are not the bucket, a row that does
   // not divide it or is longer than a slice.
-  static Result<BucketTable> Create(std::span<const ServedBucket> buckets, uint64_t slice_bytes);
+  static Result<BucketTable> Create(Array<const ServedBucket> buckets, uint64_t slice_bytes);
 
   // Null when there is none.
   const Bucket* Find(uint64_t key) const noexcept;

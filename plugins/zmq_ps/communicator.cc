@@ -55,9 +55,9 @@ Status ZmqPsCommunicator::Connect(const CommunicatorSettings& settings) {
 }
 
 void* ZmqPsCommunicator::Query(std::string_view id) noexcept {
-  if (id == kLinkCostId) return &link_cost_;
-  if (id == kWireProgressId) return static_cast<WireProgress*>(worker_.get());
-  if (id != kParameterClientId || !parameters_) return nullptr;
+  if (id == LinkModel::kId) return static_cast<LinkModel*>(this);
+  if (id == WireProgress::kId) return static_cast<WireProgress*>(worker_.get());
+  if (id != ParameterClient::kId || !parameters_) return nullptr;
   return static_cast<ParameterClient*>(parameters_.get());
 }
 

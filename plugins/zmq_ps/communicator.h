@@ -17,7 +17,7 @@
 
 namespace engine::zmq_ps {
 
-class ZmqPsCommunicator final : public Communicator {
+class ZmqPsCommunicator final : public CommunicatorBase, LinkModelBase {
  public:
   // Collective unless the world is one and has no servers. Throws std::bad_alloc.
   static Result<std::unique_ptr<ZmqPsCommunicator>> Create(Host& host,
@@ -25,6 +25,7 @@ class ZmqPsCommunicator final : public Communicator {
   ~ZmqPsCommunicator() override;
 
   void* Query(std::string_view id) noexcept override;
+  LinkCost cost() const noexcept override { return link_cost_; }
   CommunicatorTraits traits() const noexcept override;
   Status Submit(const Transfer& transfer, Work** out) noexcept override;
   void Abort(const Status& reason) noexcept override;

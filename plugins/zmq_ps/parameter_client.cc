@@ -120,7 +120,7 @@ Status ServedParameters::Ask(Question question) noexcept {
   return status;
 }
 
-Status ServedParameters::Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
+Status ServedParameters::Register(Array<const ServedBucket> buckets, Optimizer& optimizer,
                                   int64_t timeout_ms) noexcept {
   if (registered_) {
     return Status::Error(StatusCode::kInvalidArgument, "buckets are registered once only");

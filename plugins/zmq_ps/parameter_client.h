@@ -14,7 +14,7 @@
 
 namespace engine::zmq_ps {
 
-class ServedParameters final : public ParameterClient {
+class ServedParameters final : public ParameterClientBase {
  public:
   // `serve` is called by Register, before anything is sent: the optimizer is for the server that is
   // part of this rank. May be empty.
@@ -26,7 +26,7 @@ class ServedParameters final : public ParameterClient {
   Status Prepare(TransferWork* work) noexcept;
 
   ParameterTraits traits() const noexcept override { return traits_; }
-  Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
+  Status Register(Array<const ServedBucket> buckets, Optimizer& optimizer,
                   int64_t timeout_ms) noexcept override;
   Status Store(uint64_t key, int32_t state, const float* data,
                int64_t timeout_ms) noexcept override;

@@ -11,7 +11,7 @@
 namespace engine::zmq_ps {
 namespace {
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   try {
     const CommunicatorSettings settings{
         .servers = options.Int("servers"),

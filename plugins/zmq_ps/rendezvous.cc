@@ -107,10 +107,10 @@ Result<ServerSettings> Rendezvous::Meet() {
 KeyLookup Rendezvous::RenewedKeys() const {
   return [&host = host_, prefix = members_.prefix](uint32_t rank) {
     const std::string key = prefix + "/renewed/" + std::to_string(rank);
-    bool present = false;
+    uint32_t present = 0;
     std::string value;
     if (!host.StoreHas(key, &present).ok() || !present) return value;
-    if (!host.StoreGetString(key, kLookupMs, &value).ok()) value.clear();
+    if (!StoreGetString(host, key, kLookupMs, &value).ok()) value.clear();
     return value.substr(std::min(value.size(), kModeBytes));
   };
 }

@@ -36,7 +36,7 @@ Status Wrong(const Header& request, const char* what) {
                request.slice, request.key, what);
 }
 
-const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count) {
+const char* ObjectionToSpans(Array<const ServedSpan> spans, uint64_t count) {
   for (const ServedSpan& span : spans) {
     if (span.count <= 0 || static_cast<uint64_t>(span.count) > count)
       return "spans that do not fit";

@@ -38,7 +38,7 @@ struct CellSpec {
 // blames the rank of `request`.
 
 // Why `spans` are not `count` elements, or null.
-const char* ObjectionToSpans(std::span<const ServedSpan> spans, uint64_t count);
+const char* ObjectionToSpans(Array<const ServedSpan> spans, uint64_t count);
 // Why `rows` are not ascending numbers in [first, end), or null: so a list is at most as long as
 // there are rows, and a row is added once.
 const char* ObjectionToRows(std::span<const int32_t> rows, int64_t first, int64_t end);

@@ -16,7 +16,7 @@ Result<std::unique_ptr<ServerMember>> ServerMember::Create(Host& host,
 }
 
 void* ServerMember::Query(std::string_view id) noexcept {
-  return id == kParameterServerId ? static_cast<ParameterServer*>(this) : nullptr;
+  return Offer<ParameterServer>(id, this);
 }
 
 Status ServerMember::Submit(const Transfer&, Work**) noexcept {

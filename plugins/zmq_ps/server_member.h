@@ -14,7 +14,7 @@
 
 namespace engine::zmq_ps {
 
-class ServerMember final : public Communicator, public ParameterServer {
+class ServerMember final : public CommunicatorBase, public ParameterServerBase {
  public:
   // Collective: waits for the ranks. Throws std::bad_alloc.
   static Result<std::unique_ptr<ServerMember>> Create(Host& host,

@@ -26,7 +26,7 @@ namespace engine::zmq_ps {
 
 // After a failure every transfer fails with the first reason. Memory of a transfer is neither read
 // nor written once its work is terminal.
-class Worker final : public WireProgress {
+class Worker final : public WireProgressBase {
  public:
   // Connects to all servers, until `deadline`: kRendezvous names one that is missing.
   static Result<std::unique_ptr<Worker>> Connect(WorkerSettings settings,

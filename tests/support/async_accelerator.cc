@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kFreeTimeoutMs = 60000;
 constexpr int kGarbage = 0xff;  // NaN as float
 
-class AsyncEvent final : public Event {
+class AsyncEvent final : public EventBase {
  public:
   Status WaitHost(int64_t timeout_ms) noexcept override {
     const std::shared_ptr<AsyncPoint> point = Point();
@@ -53,7 +53,7 @@ Status QueueOn(Stream* stream, AsyncStream::Work work) {
 }  // namespace
 
 // Each launch does the work in one of the orders that are allowed, at random.
-class AsyncRecording final : public Recording {
+class AsyncRecording final : public RecordingBase {
  public:
   AsyncRecording(AsyncAccelerator& device, std::shared_ptr<const AsyncCapture> capture)
       : device_(device), capture_(std::move(capture)) {}
@@ -240,7 +240,7 @@ AsyncAccelerator::~AsyncAccelerator() {
 }
 
 void* AsyncAccelerator::Query(std::string_view id) noexcept {
-  return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
+  return Offer<Accelerator>(id, this);
 }
 
 Status AsyncAccelerator::Allocate(size_t size_bytes, void** out) noexcept {

@@ -82,7 +82,7 @@ struct AsyncCapture {
 };
 
 // After work that failed nothing more is done, and every later point has that error.
-class AsyncStream final : public Stream {
+class AsyncStream final : public StreamBase {
  public:
   using Work = std::function<Status()>;
 
@@ -122,7 +122,7 @@ class AsyncStream final : public Stream {
 };
 
 // FlatMath in plain loops. It has the kernels of our optimizers and hooks.
-class AsyncMath final : public FlatMath {
+class AsyncMath final : public FlatMathBase {
  public:
   explicit AsyncMath(AsyncAccelerator& device) : device_(device) {}
   FlatKernel* FindKernel(std::string_view name) noexcept override;
@@ -148,7 +148,7 @@ class AsyncMath final : public FlatMath {
                         {*this, "clip_value"}};
 };
 
-class AsyncAccelerator final : public Device, public Accelerator {
+class AsyncAccelerator final : public DeviceBase, public AcceleratorBase {
  public:
   explicit AsyncAccelerator(const AsyncSettings& settings = {})
       : settings_(settings), math_(*this) {}

@@ -44,7 +44,7 @@ class AsyncWork final : public HubWork {
   AsyncCapture::Place place_;  // of one that was recorded
 };
 
-class AsyncCommunicator final : public Communicator {
+class AsyncCommunicator final : public CommunicatorBase {
  public:
   // Called by Submit. May be empty.
   using OnSubmit = std::function<void(const Transfer& transfer)>;
@@ -67,7 +67,7 @@ class AsyncCommunicator final : public Communicator {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == kRecordedTransfersId ? this : nullptr;
+    return id == RecordedTransfers::kId ? this : nullptr;
   }
 
   Status Submit(const Transfer& transfer, Work** out) noexcept override {

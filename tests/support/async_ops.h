@@ -13,7 +13,7 @@
 
 namespace engine::test {
 
-class AsyncOp final : public Op {
+class AsyncOp final : public OpBase {
  public:
   // Called on the thread of the stream before each call of the op. May be empty.
   using BeforeCall = std::function<void(bool backward)>;
@@ -21,7 +21,7 @@ class AsyncOp final : public Op {
   AsyncOp(AsyncAccelerator& device, std::unique_ptr<Op> op, BeforeCall before = {})
       : device_(device), op_(std::move(op)), before_(std::move(before)) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return op_->Infer(inputs, signature);
   }
   Status Forward(const OpCall& call) noexcept override { return Queue(call, false); }
@@ -46,7 +46,7 @@ class AsyncOp final : public Op {
       call.scalars = nullptr;
       call.stream = nullptr;
     }
-    static std::span<const TensorView> Keep(std::span<const TensorView> views, Views* kept) {
+    static Array<const TensorView> Keep(Array<const TensorView> views, Views* kept) {
       kept->assign(views.begin(), views.end());
       for (TensorView& view : *kept) view.data = OnDevice(view.data);
       return *kept;
@@ -79,7 +79,7 @@ class AsyncOp final : public Op {
 };
 
 // Another library's ops on `device`.
-class AsyncOpLibrary final : public OpLibrary {
+class AsyncOpLibrary final : public OpLibraryBase {
  public:
   AsyncOpLibrary(AsyncAccelerator& device, std::unique_ptr<OpLibrary> library)
       : device_(device), library_(std::move(library)) {}

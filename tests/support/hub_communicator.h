@@ -23,7 +23,7 @@
 
 namespace engine::test {
 
-class HubWork : public Work {
+class HubWork : public WorkBase {
  public:
   WorkState state() const noexcept override {
     const std::lock_guard lock(mutex_);
@@ -285,7 +285,7 @@ class Hub {
   std::thread thread_;
 };
 
-class HubCommunicator final : public Communicator {
+class HubCommunicator final : public CommunicatorBase {
  public:
   HubCommunicator(Hub& hub, int rank, uint32_t ordered = 1)
       : hub_(hub), rank_(rank), ordered_(ordered) {}

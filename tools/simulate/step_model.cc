@@ -22,7 +22,7 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_
   model->memory_ = graph::PlanMemory(model->graph_, model->program_);
   model->communicator_ = rank.plugins().communicator->traits();
   model->communicator_.no_op = 0;
-  void* const client = rank.plugins().communicator->Query(kParameterClientId);
+  void* const client = Query<ParameterClient>(*rank.plugins().communicator);
   if (client != nullptr) {
     model->served_ = true;
     model->asynchronous_ =
@@ -54,7 +54,7 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   ENGINE_ASSIGN_OR_RETURN(plan.scheduler, plugin::Create<Scheduler>(choice, *plan.host));
 
   const std::vector<ParameterInfo> parameters = exec::DescribeParameters(graph_, program_);
-  const bool on_accelerator = rank_.plugins().device->Query(kAcceleratorId) != nullptr;
+  const bool on_accelerator = Query<Accelerator>(*rank_.plugins().device) != nullptr;
   ModelInfo model{.parameters = parameters,
                   .communicator = communicator_,
                   .gate = optimizer_gate_,

@@ -16,7 +16,7 @@
 namespace engine::simulate {
 
 // What a scheduler in a simulated run sees of it: one rank of many, no store, no device.
-class SimulatedHost final : public Host {
+class SimulatedHost final : public HostBase {
  public:
   explicit SimulatedHost(const RankInfo& rank) : rank_(rank) {}
   RankInfo rank_info() const noexcept override { return rank_; }
@@ -30,7 +30,7 @@ class SimulatedHost final : public Host {
                   void*) noexcept override {
     return NoStore();
   }
-  Status StoreHas(std::string_view, bool*) noexcept override { return NoStore(); }
+  Status StoreHas(std::string_view, uint32_t*) noexcept override { return NoStore(); }
 
   const std::vector<std::string>& warnings() const { return warnings_; }
 

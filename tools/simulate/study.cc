@@ -117,8 +117,8 @@ class StudyOfScheduler {
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
     network.collective = model->collective(network.servers);
-    void* const link = rank_.plugins().communicator->Query(kLinkCostId);
-    if (link != nullptr) network.link = *static_cast<const LinkCost*>(link);
+    LinkModel* const link = Query<LinkModel>(*rank_.plugins().communicator);
+    if (link != nullptr) network.link = link->cost();
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
                             model->PlanFor(0, ranks, InFlight(network, ranks), network.servers));
     ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> compute_ns, times->For(plan.graph));

@@ -14,22 +14,11 @@
 #include <string_view>
 
 #include "engine/device.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
 namespace engine {
-
-constexpr std::string_view kAcceleratorId = "engine.accelerator/1";
-
-// Lies in device memory and is written in the order of the stream.
-struct StepScalars {
-  uint64_t step = 0;          // of the passes, from 1: OpCall::step
-  uint64_t first_sample = 0;  // OpCall::first_sample
-  uint64_t update_step = 0;   // of the updates: UpdateCall::step
-  float learning_rate = 0;    // of the updates, before factors of single parameters
-  float reserved = 0;
-};
 
 // What a FlatKernel works on: equally long arrays, single numbers, or null where it can do without.
 // Which is which, the kernel says.
@@ -38,31 +27,35 @@ struct FlatSpan {
   int64_t count = 0;     // elements
   float numbers[2] = {};
 };
+ENGINE_LAYOUT(FlatSpan, arrays, count, numbers);
 
 struct FlatCall {
-  std::span<const FlatSpan> spans;
-  std::span<const float> numbers;        // for all spans
+  uint64_t struct_size = sizeof(FlatCall);
+  Array<const FlatSpan> spans;
+  Span<const float> numbers;             // for all spans
   float* shared = nullptr;               // device memory, for all spans
   const StepScalars* scalars = nullptr;  // device memory
   Stream* stream = nullptr;
 };
-
+ENGINE_LAYOUT(FlatCall, struct_size, spans, numbers, shared, scalars, stream);
 // Arithmetic on flat arrays that a device has for a plugin other than the core: an optimizer, a
 // hook. The two agree on the name and on what the fields of a call mean; the core knows neither, so
 // both may come from a third party.
-class FlatKernel {
+ENGINE_INTERFACE(FlatKernel, Interface, "engine.flat_kernel.draft/1", Run);
+class FlatKernelBase : public Implements<FlatKernel> {
  public:
   // Queues the work on all spans. The call is read before this returns. kInvalidArgument for one
   // that is not of this kernel. [compute-lane]
   virtual Status Run(const FlatCall& call) noexcept = 0;
 
  protected:
-  ~FlatKernel() = default;
+  ~FlatKernelBase() = default;
 };
-
 // Arithmetic on flat arrays in device memory, queued on `stream`. Results are the same in every
 // run: sums have one order.
-class FlatMath {
+ENGINE_INTERFACE(FlatMath, Interface, "engine.flat_math.draft/1", FindKernel, FillQuotient, Convert,
+                 Add);
+class FlatMathBase : public Implements<FlatMath> {
  public:
   // The kernel called `name`, which lives as long as the device, or null. [setup]
   virtual FlatKernel* FindKernel(std::string_view name) noexcept = 0;
@@ -80,19 +73,20 @@ class FlatMath {
                      Stream* stream) noexcept = 0;
 
  protected:
-  ~FlatMath() = default;
+  ~FlatMathBase() = default;
 };
-
 // The work of a stream between two points, to be done again. The addresses in it stay those of the
 // recording.
-class Recording : public Object {
+ENGINE_INTERFACE(Recording, Object, "engine.recording.draft/1", Launch);
+class RecordingBase : public Implements<Recording> {
  public:
   virtual Status Launch(Stream* stream) noexcept = 0;  // [compute-lane]
 };
-
-// Device::Query(kAcceleratorId) gives one, or null for a device whose memory is host memory and
+// Query<Accelerator> of a Device gives one, or null for a device whose memory is host memory and
 // whose work is done when the call returns. It lives as long as the device.
-class Accelerator {
+ENGINE_INTERFACE(Accelerator, Interface, "engine.accelerator.draft/1", ordinal, math, AllocateHost,
+                 FreeHost, BeginRecording, EndRecording, Fault);
+class AcceleratorBase : public Implements<Accelerator> {
  public:
   // The number by which the device's own library knows it (cudaSetDevice). [any-thread]
   virtual int32_t ordinal() const noexcept = 0;
@@ -118,7 +112,7 @@ class Accelerator {
   virtual Status Fault() noexcept = 0;
 
  protected:
-  ~Accelerator() = default;
+  ~AcceleratorBase() = default;
 };
 
 }  // namespace engine

@@ -6,15 +6,15 @@
 #include <string_view>
 
 #include "engine/communicator.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
 
-constexpr std::string_view kGroupedTransfersId = "engine.grouped_transfers/1";
-
-// Communicator::Query(kGroupedTransfersId) gives one or null, the same on all ranks of a run. It
+// Query<GroupedTransfers> of a Communicator gives one or null, the same on all ranks of a run. It
 // lives as long as the communicator.
-class GroupedTransfers {
+ENGINE_INTERFACE(GroupedTransfers, Interface, "engine.grouped_transfers.draft/1", SubmitGroup);
+class GroupedTransfersBase : public Implements<GroupedTransfers> {
  public:
   // Submits `transfers` as one and returns at once: *out is done when all of them are, and fails as
   // a whole when one of them does, or is not done by the earliest of their deadlines. The group has
@@ -27,10 +27,10 @@ class GroupedTransfers {
   // The list is read before the function returns; it may allocate. kInvalidArgument for what breaks
   // these rules, as far as one rank can see, and for an empty list; else as
   // Communicator::Submit. No Work is made on error. [io-lane]
-  virtual Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept = 0;
+  virtual Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept = 0;
 
  protected:
-  ~GroupedTransfers() = default;
+  ~GroupedTransfersBase() = default;
 };
 
 }  // namespace engine

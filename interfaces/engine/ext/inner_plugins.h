@@ -7,29 +7,31 @@
 #include <string_view>
 
 #include "engine/communicator.h"
+#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
 #include "engine/status.h"
 
 namespace engine {
 
-constexpr std::string_view kInnerPluginsId = "engine.inner_plugins/1";
-
 // What an inner object is made of.
 struct InnerPlugin {
-  std::string_view plugin;  // its name; the author takes it from an option of type kPlugin
+  uint64_t struct_size = sizeof(InnerPlugin);
+  TextView plugin;  // its name; the author takes it from an option of type kPlugin
   // Options that are set here; others have the value that the user gave in the block of that plugin,
   // else their default.
-  std::span<const OptionValue> options;
+  Array<const OptionValue> options;
   // [a-z][a-z0-9_]*: tells apart what one plugin makes inside of another: their keys in the store are
   // their own, and log lines say "outer/label"
-  std::string_view label;
+  TextView label;
 };
-
-// Host::Query(kInnerPluginsId) gives one or null. Call it in the create function alone. What is made
+ENGINE_LAYOUT(InnerPlugin, struct_size, plugin, options, label);
+// Query<InnerPlugins> of a Host gives one or null. Call it in the create function alone. What is made
 // belongs to the caller, who deletes it no later than in the destructor of its own object. Errors name
 // the inner plugin: kPlugin when there is none of the name and role, kConfig for an option.
-class InnerPlugins {
+ENGINE_INTERFACE(InnerPlugins, Interface, "engine.inner_plugins.draft/1", CreateCommunicator,
+                 CreateScheduler);
+class InnerPluginsBase : public Implements<InnerPlugins> {
  public:
   // A communicator of `ranks` of the run, ascending and this one among them; empty: of all. Its ranks
   // count from 0 in that order, and its errors name ranks of the run. Collective over these ranks. The
@@ -40,7 +42,7 @@ class InnerPlugins {
   virtual Status CreateScheduler(const InnerPlugin& inner, Scheduler** out) noexcept = 0;
 
  protected:
-  ~InnerPlugins() = default;
+  ~InnerPluginsBase() = default;
 };
 
 }  // namespace engine

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "engine/interface.h"
 
 namespace engine {
 
-// Communicator::Query(kLinkCostId) gives a LinkCost or null. It lives as long as the communicator.
-constexpr std::string_view kLinkCostId = "engine.link_cost/1";
-
 struct LinkCost {
+  uint64_t struct_size = sizeof(LinkCost);
   // A rank sends its part of a transfer in messages of at most so much, and each round of them
   // costs a latency; of servers: what has begun to be sent, and is not interrupted by what is more
   // urgent. 0: as one message.
@@ -19,6 +18,17 @@ struct LinkCost {
   // other; above it they reduce and then gather a slice each.
   uint64_t exchange_up_to_bytes = 0;
   uint64_t header_bytes = 0;  // of the communicator's own, in front of each message
+};
+ENGINE_LAYOUT(LinkCost, struct_size, message_bytes, exchange_up_to_bytes, header_bytes);
+
+// Query<LinkModel> of a Communicator gives one or null. It lives as long as the communicator.
+ENGINE_INTERFACE(LinkModel, Interface, "engine.link_model.draft/1", cost);
+class LinkModelBase : public Implements<LinkModel> {
+ public:
+  virtual LinkCost cost() const noexcept = 0;  // [any-thread]
+
+ protected:
+  ~LinkModelBase() = default;
 };
 
 }  // namespace engine

@@ -17,13 +17,11 @@
 #include <span>
 #include <string_view>
 
+#include "engine/interface.h"
 #include "engine/optimizer.h"
 #include "engine/status.h"
 
 namespace engine {
-
-constexpr std::string_view kParameterClientId = "engine.parameter_client/1";
-constexpr std::string_view kParameterServerId = "engine.parameter_server/1";
 
 enum class UpdateMode : int32_t {
   kSync = 0,     // the update of step t is made once, of the sum over all ranks, when all have
@@ -39,9 +37,11 @@ constexpr const char* Name(UpdateMode mode) noexcept {
 }
 
 struct ParameterTraits {
+  uint64_t struct_size = sizeof(ParameterTraits);
   UpdateMode mode = UpdateMode::kSync;
   int32_t staleness = 0;  // kBounded: steps
 };
+ENGINE_LAYOUT(ParameterTraits, struct_size, mode, staleness);
 
 // A part of a bucket that belongs to one parameter.
 struct ServedSpan {
@@ -49,25 +49,30 @@ struct ServedSpan {
   float weight_decay_scale = 1;  // see UpdateCall
   uint32_t reserved = 0;
 };
+ENGINE_LAYOUT(ServedSpan, count, weight_decay_scale, reserved);
 
 struct ServedBucket {
-  uint64_t key = 0;                   // Transfer::key of its pushes and pulls; never 0
-  int64_t count = 0;                  // float32 elements
-  std::span<const ServedSpan> spans;  // in order; together `count` elements
+  uint64_t key = 0;               // Transfer::key of its pushes and pulls; never 0
+  int64_t count = 0;              // float32 elements
+  Array<const ServedSpan> spans;  // in order; together `count` elements
   int64_t row = 0;  // > 0: rows of so many elements may be pushed and pulled alone (SelectRows)
 };
+ENGINE_LAYOUT(ServedBucket, key, count, spans, row);
 
 // What all pushes of a step carry.
 struct ServedStep {
+  uint64_t struct_size = sizeof(ServedStep);
   uint64_t step = 1;        // one more than that of the last call by this rank; the first one is
                             // free, so that a run may be continued
   float learning_rate = 0;  // kSync: the same on all ranks
   float weight = 0;  // of this rank's gradients, which are sums over so many samples: an update
                      // divides by the sum of the weights that it is made of, at least 1
 };
-
+ENGINE_LAYOUT(ServedStep, struct_size, step, learning_rate, weight);
 // Of a rank. One for each communicator; lives as long as that does.
-class ParameterClient {
+ENGINE_INTERFACE(ParameterClient, Interface, "engine.parameter_client.draft/1", traits, Register,
+                 Store, Load, LastStep, SelectRows, BeginStep);
+class ParameterClientBase : public Implements<ParameterClient> {
  public:
   virtual ParameterTraits traits() const noexcept = 0;  // [any-thread]
 
@@ -75,7 +80,7 @@ class ParameterClient {
   // that differ from the first. `optimizer` is for a server that is part of this rank: it is used
   // until the communicator is gone, and the other ranks' Register waits for it. Before anything
   // below; once. [setup]
-  virtual Status Register(std::span<const ServedBucket> buckets, Optimizer& optimizer,
+  virtual Status Register(Array<const ServedBucket> buckets, Optimizer& optimizer,
                           int64_t timeout_ms) noexcept = 0;
 
   // Gives a bucket its values (`state` < 0) or one of the states of its optimizer: zero until then.
@@ -102,22 +107,22 @@ class ParameterClient {
   virtual Status BeginStep(const ServedStep& step) noexcept = 0;
 
  protected:
-  ~ParameterClient() = default;
+  ~ParameterClientBase() = default;
 };
-
 // UpdateCall::step is that of ServedStep when updates are made once a step (kSync); else the number
 // of updates of the bucket, at least the step.
 //
 // Of a member with RankInfo::is_server. Its communicator moves nothing else: traits() is empty and
 // Submit fails.
-class ParameterServer {
+ENGINE_INTERFACE(ParameterServer, Interface, "engine.parameter_server.draft/1", Serve);
+class ParameterServerBase : public Implements<ParameterServer> {
  public:
   // Serves until every rank has left, or until Abort of the communicator, whose reason it returns.
   // `optimizer` is used until it returns. Once. [setup]
   virtual Status Serve(Optimizer& optimizer) noexcept = 0;
 
  protected:
-  ~ParameterServer() = default;
+  ~ParameterServerBase() = default;
 };
 
 }  // namespace engine

@@ -1,15 +1,16 @@
 // Communicators whose transfers can be recorded with the work of a device and done again with it.
 #pragma once
 
-#include <string_view>
+#include "engine/interface.h"
 
 namespace engine {
 
-// Communicator::Query(kRecordedTransfersId) is not null: a transfer that is submitted while
+// Query<RecordedTransfers> of a Communicator is not null: a transfer that is submitted while
 // Transfer::stream is recorded (Accelerator::BeginRecording) is part of the recording, and so is
 // what waits for it by Work::WaitStream. Every launch of the recording carries it out, on all ranks
 // that have recorded the same transfers in the same order. Its Work is done at once for the host,
 // which hears of a failure by a later transfer.
-constexpr std::string_view kRecordedTransfersId = "engine.recorded_transfers/1";
+ENGINE_INTERFACE(RecordedTransfers, Interface, "engine.recorded_transfers.draft/1");
+class RecordedTransfersBase : public Implements<RecordedTransfers> {};
 
 }  // namespace engine

@@ -5,18 +5,19 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/interface.h"
+
 namespace engine {
 
-constexpr std::string_view kRowTableId = "engine.row_table/1";
-
-class RowTable {
+ENGINE_INTERFACE(RowTable, Interface, "engine.row_table.draft/1", table_input);
+class RowTableBase : public Implements<RowTable> {
  public:
   // Of the inputs of the op, a parameter of two dimensions. Each element of input 0, of kInt32, picks
   // one of its rows; Forward reads no others, and their gradient is zero. [any-thread]
   virtual int32_t table_input() const noexcept = 0;
 
  protected:
-  ~RowTable() = default;
+  ~RowTableBase() = default;
 };
 
 }  // namespace engine

@@ -6,15 +6,16 @@
 #include <span>
 #include <string_view>
 
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
 
-constexpr std::string_view kSavedStateId = "engine.saved_state/1";
-
-// Object::Query(kSavedStateId) of a GradientHook, Scheduler or Communicator gives one or null, the
+// Query<SavedState> of a Object of a GradientHook, Scheduler or Communicator gives one or null, the
 // same on all ranks. It lives as long as the object.
-class SavedState {
+ENGINE_INTERFACE(SavedState, Interface, "engine.saved_state.draft/1", state_version, SaveState,
+                 LoadState);
+class SavedStateBase : public Implements<SavedState> {
  public:
   // Of the meaning of the bytes; a run that goes on gets them only with the version that they were
   // saved with, and is refused with a sentence otherwise. [setup]
@@ -31,7 +32,7 @@ class SavedState {
   virtual Status LoadState(std::span<const uint8_t> state) noexcept = 0;
 
  protected:
-  ~SavedState() = default;
+  ~SavedStateBase() = default;
 };
 
 }  // namespace engine

@@ -8,14 +8,14 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
 
-constexpr std::string_view kSharedMemoryId = "engine.shared_memory/1";
-
-// Communicator::Query(kSharedMemoryId) gives one or null. It lives as long as the communicator.
-class SharedMemory {
+// Query<SharedMemory> of a Communicator gives one or null. It lives as long as the communicator.
+ENGINE_INTERFACE(SharedMemory, Interface, "engine.shared_memory.draft/1", Allocate, Free);
+class SharedMemoryBase : public Implements<SharedMemory> {
  public:
   // *out = `size_bytes` of zeroes, aligned to a page, of which every page is there already. Not
   // collective: ranks may allocate different sizes in any order; peers learn of it without a call.
@@ -29,7 +29,7 @@ class SharedMemory {
   virtual void Free(void* data) noexcept = 0;
 
  protected:
-  ~SharedMemory() = default;
+  ~SharedMemoryBase() = default;
 };
 
 }  // namespace engine

@@ -5,16 +5,16 @@
 #include <string_view>
 
 #include "engine/communicator.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {
 
-constexpr std::string_view kSubGroupsId = "engine.sub_groups/1";
 constexpr int32_t kNoColor = -1;
-
-// Communicator::Query(kSubGroupsId) gives one or null, the same on all ranks of a run. It lives as
+// Query<SubGroups> of a Communicator gives one or null, the same on all ranks of a run. It lives as
 // long as the communicator.
-class SubGroups {
+ENGINE_INTERFACE(SubGroups, Interface, "engine.sub_groups.draft/1", Split);
+class SubGroupsBase : public Implements<SubGroups> {
  public:
   // *out = a communicator of the ranks that give the same `color`, >= 0; null for kNoColor. It
   // belongs to the caller, has the options of this one and may outlive it; the Host must outlive
@@ -33,7 +33,7 @@ class SubGroups {
   virtual Status Split(int32_t color, int32_t key, Communicator** out) noexcept = 0;
 
  protected:
-  ~SubGroups() = default;
+  ~SubGroupsBase() = default;
 };
 
 }  // namespace engine

@@ -17,13 +17,13 @@
 
 #include "engine/device.h"
 #include "engine/gradient_hook.h"
+#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 
 namespace engine {
 
-constexpr std::string_view kWireFormatId = "engine.wire_format/2";
 constexpr int32_t kMaxWireStates = 2;
 
 enum class WireKind : int32_t {
@@ -33,6 +33,7 @@ enum class WireKind : int32_t {
 };
 
 struct WireTraits {
+  uint64_t struct_size = sizeof(WireTraits);
   WireKind kind = WireKind::kCast;
   DType dtype = DType::kBFloat16;  // kCast
   int32_t state_count = 0;         // float32 tensors of the parameter's shape, zero at the start,
@@ -43,6 +44,7 @@ struct WireTraits {
                                                      // name, since what is stored under one that
                                                      // a run does not know is dropped
 };
+ENGINE_LAYOUT(WireTraits, struct_size, kind, dtype, state_count, state_names);
 
 // A span of one gradient of this rank (for Pack), or of the sum over ranks (for Unpack). A
 // parameter is cut in the same spans in every step, and on every rank; but Unpack may be given a
@@ -51,9 +53,10 @@ struct WireTraits {
 // gradients that travel together, with the zeroes between them: parameter, name and offset are
 // those of the first.
 struct WireCall {
+  uint64_t struct_size = sizeof(WireCall);
   uint32_t parameter = 0;  // as in GradientView
   uint32_t accumulate = 0;
-  std::string_view name;
+  TextView name;
   float* gradient = nullptr;
   void* wire = nullptr;  // `count` elements of the dtype, aligned to one; or, aligned to 16 bytes,
                          // PackedBytes(count) of them
@@ -64,8 +67,12 @@ struct WireCall {
   int64_t count = 0;             // at least 1
   Stream* stream = nullptr;
 };
+ENGINE_LAYOUT(WireCall, struct_size, parameter, accumulate, name, gradient, wire, states, scale,
+              offset, count, stream);
 
-class WireFormat {
+ENGINE_INTERFACE(WireFormat, Interface, "engine.wire_format.draft/1", wire_traits, PackedBytes,
+                 Pack, Unpack);
+class WireFormatBase : public Implements<WireFormat> {
  public:
   virtual WireTraits wire_traits() const noexcept = 0;  // [setup]
 
@@ -85,18 +92,16 @@ class WireFormat {
   virtual Status Unpack(const WireCall& call) noexcept = 0;
 
  protected:
-  ~WireFormat() = default;
+  ~WireFormatBase() = default;
 };
 
 // A hook that is nothing but a wire format.
-class WireHook : public GradientHook, public WireFormat {
+class WireHook : public GradientHookBase, public WireFormatBase {
  public:
   HookTraits traits() const noexcept final {
     return {.stage = HookStage::kWire, .scope = HookScope::kSpan};
   }
-  void* Query(std::string_view id) noexcept override {
-    return id == kWireFormatId ? static_cast<WireFormat*>(this) : nullptr;
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<WireFormat>(id, this); }
   Status Setup(uint32_t) noexcept override { return {}; }
   Status BeginStep(uint64_t) noexcept override { return {}; }
   Status Observe(const GradientView&) noexcept final { return {}; }

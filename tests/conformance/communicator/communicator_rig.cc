@@ -206,7 +206,7 @@ int RankProcess::Run() const {
   if (!created.ok()) return static_cast<int>(created.status().code());
   Communicator& communicator = **created;
   if (communicator.traits().no_op) return kMeasuresOnly;
-  auto* const shared = static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
+  auto* const shared = Query<SharedMemory>(communicator);
   std::vector<TransferBuffers> buffers;
   for (int i = 0; i < 4; ++i) {
     buffers.emplace_back(TransferCase{.count = 40000 * i + 1, .in_place = true}, rank, size,

@@ -19,7 +19,7 @@ namespace {
 constexpr char kLibrary[] = ENGINE_TEST_PLUGIN_DIR "/libengine_shm.so";
 
 SharedMemory& MemoryOf(Communicator& communicator) {
-  return *static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
+  return *Query<SharedMemory>(communicator);
 }
 
 // What is queued at once takes longer than its timeout, and moves all the time.

@@ -24,7 +24,7 @@ class WireConformance : public testing::TestWithParam<std::string> {
     hook_ = MakeHook(GetParam());
     if (hook_->traits().stage != HookStage::kWire) GTEST_SKIP() << "gradients travel as they are";
     wire_ = WireOf(*hook_);
-    ASSERT_NE(wire_, nullptr) << "no " << kWireFormatId;
+    ASSERT_NE(wire_, nullptr) << "no " << WireFormat::kId;
     ASSERT_TRUE(hook_->Setup(1).ok() && hook_->BeginStep(1).ok());
   }
   bool packed() const { return wire_->wire_traits().kind == WireKind::kPacked; }

@@ -13,7 +13,7 @@
 namespace engine::test {
 
 inline WireFormat* WireOf(GradientHook& hook) {
-  return static_cast<WireFormat*>(hook.Query(kWireFormatId));
+  return Query<WireFormat>(hook);
 }
 
 // Bytes on the wire of `count` elements.

@@ -67,11 +67,11 @@ TensorSpec WithSamples(TensorSpec spec, int64_t samples) {
 
 // Null for a device whose work is done when the call returns.
 Accelerator* AcceleratorOf(Device* device) {
-  return static_cast<Accelerator*>(device->Query(kAcceleratorId));
+  return Query<Accelerator>(*device);
 }
 
 // The replicas of an op on an accelerator, over others that work on host memory.
-class StagedReplicas final : public Replicas {
+class StagedReplicas final : public ReplicasBase {
  public:
   StagedReplicas(Replicas* on_host, Device* device) : on_host_(on_host), device_(device) {}
 
@@ -330,8 +330,7 @@ LoadedOps LoadedOps::Load(const std::string& path, const Settings& settings) {
 }
 
 Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
-                      const OptionValues::Overrides& attributes,
-                      std::span<const TensorSpec> inputs) {
+                      const OptionValues::Overrides& attributes, Array<const TensorSpec> inputs) {
   const OptionValues values(ops.plugin.option_specs(), name, attributes);
   Op* op = nullptr;
   ENGINE_RETURN_IF_ERROR(ops.library->CreateOp(name, values.options(), &op));

@@ -67,8 +67,7 @@ struct MadeOp {
 };
 
 Result<MadeOp> MakeOp(const LoadedOps& ops, const std::string& name,
-                      const OptionValues::Overrides& attributes,
-                      std::span<const TensorSpec> inputs);
+                      const OptionValues::Overrides& attributes, Array<const TensorSpec> inputs);
 
 MadeOp MakeOp(const LoadedOps& ops, const OpCase& op_case);  // an error fails the test
 

@@ -124,7 +124,7 @@ Status RunWithInteger(const std::string& path, const OpCase& op_case, size_t inp
 
 // Whether the device finds faults in data by itself; it then knows only the place in the batch.
 bool FindsFaultsLater(const LoadedOps& ops) {
-  return ops.library->device()->Query(kAcceleratorId) != nullptr;
+  return Query<Accelerator>(*ops.library->device()) != nullptr;
 }
 
 TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {

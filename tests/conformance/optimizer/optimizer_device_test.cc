@@ -79,8 +79,8 @@ TEST_P(OptimizerOnDevice, UpdatesManySpansAsOnTheHost) {
   const std::string path = PluginPath(GetParam().plugin);
   const auto on_host = CreateFrom<Optimizer>(path, GetParam().options);
   const auto on_device = CreateFrom<Optimizer>(path, GetParam().options, &device_host);
-  EXPECT_EQ(on_host->Query(kSpanUpdatesId), nullptr);
-  auto* const spans = static_cast<SpanUpdates*>(on_device->Query(kSpanUpdatesId));
+  EXPECT_EQ(Query<SpanUpdates>(*on_host), nullptr);
+  auto* const spans = Query<SpanUpdates>(*on_device);
   ASSERT_NE(spans, nullptr);
   const auto states = static_cast<size_t>(on_device->traits().state_count);
   auto* const scalars = arrays.Make<StepScalars>({{}});

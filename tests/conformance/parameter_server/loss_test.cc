@@ -323,12 +323,12 @@ TEST_P(ServedMembers, AServerMovesNothingElse) {
   ASSERT_TRUE(members.Start(SmallBuckets()));
   for (int index = 0; index < GetParam().servers; ++index) {
     EXPECT_EQ(members.server(index).traits().kinds, 0u);
-    EXPECT_EQ(members.server(index).Query(kParameterClientId), nullptr);
+    EXPECT_EQ(Query<ParameterClient>(members.server(index)), nullptr);
     Work* work = nullptr;
     EXPECT_FALSE(members.server(index).Submit({.kind = TransferKind::kBarrier}, &work).ok());
     EXPECT_EQ(work, nullptr);
   }
-  EXPECT_EQ(members.communicator(0).Query(kParameterServerId), nullptr);
+  EXPECT_EQ(Query<ParameterServer>(members.communicator(0)), nullptr);
 }
 
 TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName) {

@@ -64,7 +64,7 @@ void Members::StartServer(int index, std::promise<Status>* made) {
     Status status = communicator.status();
     if (communicator.ok()) {
       server.communicator = std::move(*communicator);
-      serving = static_cast<ParameterServer*>(server.communicator->Query(kParameterServerId));
+      serving = Query<ParameterServer>(*server.communicator);
       if (serving == nullptr) {
         status = Status::Error(StatusCode::kUnsupported, "it offers no ParameterServer");
       }
@@ -78,12 +78,12 @@ Status Members::MakeRank(int rank) {
   Rank& member = At(rank);
   member.optimizer = choice_.Make();
   ENGINE_ASSIGN_OR_RETURN(member.communicator, world_->MakeRank(rank, member.incarnation));
-  if (member.communicator->Query(kParameterClientId) != nullptr) return {};
+  if (Query<ParameterClient>(*member.communicator) != nullptr) return {};
   return Status::Error(StatusCode::kUnsupported, "it offers no ParameterClient");
 }
 
 ParameterClient& Members::client(int rank) {
-  return *static_cast<ParameterClient*>(At(rank).communicator->Query(kParameterClientId));
+  return *Query<ParameterClient>(*At(rank).communicator);
 }
 
 ::testing::AssertionResult Members::OnAll(const std::function<Status(int rank)>& body) {

@@ -70,7 +70,7 @@ class ExecutorModel final : private exec::StepLoop::Calls {
     explicit Watched(Scheduler& watched) : scheduler(watched) {}
     SchedulerTraits traits() const noexcept override { return scheduler.traits(); }
     Status Plan(const ModelInfo&, PlanSink&) noexcept override { return {}; }
-    Status Begin(std::span<const TaskInfo>) noexcept override { return {}; }
+    Status Begin(Array<const TaskInfo>) noexcept override { return {}; }
     void On(const SchedulerEvent& event) noexcept override;
     Action Next(Lane lane) noexcept override;
 

@@ -175,13 +175,13 @@ INSTANTIATE_TEST_SUITE_P(Plugins, ServedConformance,
                                                         "priority_sched", "dear_sched"})));
 
 // What the search above must find: one transfer at a time, pulls and pushes alike, by need.
-class PullsTakeCredit final : public Scheduler {
+class PullsTakeCredit final : public SchedulerBase {
  public:
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     return kit::PlanBuckets("test", model, {}, sink);
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
     compute_.Reset(tasks, kit::ComputeOrder());
     io_.Reset(tasks, ByNeed());

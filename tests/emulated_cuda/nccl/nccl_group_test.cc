@@ -9,12 +9,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Status TrySubmit(Communicator& communicator, std::span<const Transfer> transfers, Work** work) {
-  return static_cast<GroupedTransfers*>(communicator.Query(kGroupedTransfersId))
-      ->SubmitGroup(transfers, work);
+Status TrySubmit(Communicator& communicator, Array<const Transfer> transfers, Work** work) {
+  return Query<GroupedTransfers>(communicator)->SubmitGroup(transfers, work);
 }
 
-Status RunGroup(Communicator& communicator, std::span<const Transfer> transfers) {
+Status RunGroup(Communicator& communicator, Array<const Transfer> transfers) {
   Work* work = nullptr;
   const Status submitted = TrySubmit(communicator, transfers, &work);
   if (!submitted.ok()) return submitted;

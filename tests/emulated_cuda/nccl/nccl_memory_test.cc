@@ -10,7 +10,7 @@ namespace engine::test {
 namespace {
 
 SharedMemory* MemoryOf(Communicator& communicator) {
-  return static_cast<SharedMemory*>(communicator.Query(kSharedMemoryId));
+  return Query<SharedMemory>(communicator);
 }
 
 // Sums in memory of the communicator; ranks allocate alike.

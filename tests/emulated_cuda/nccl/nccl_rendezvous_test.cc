@@ -22,7 +22,7 @@ TEST(NcclRendezvous, AsksTheStoreLessOftenThanThereArePairsOfRanks) {
   EXPECT_LT(asked(), kPairs / 2);
   RunRanks(kRanks, [&](int rank) {
     Communicator* child = nullptr;
-    auto* const groups = static_cast<SubGroups*>(world.rank(rank).Query(kSubGroupsId));
+    auto* const groups = Query<SubGroups>(world.rank(rank));
     EXPECT_TRUE(groups->Split(0, 0, &child).ok());
     delete child;
   });

@@ -41,7 +41,7 @@ inline Transfer InPlace(std::vector<float>& data, uint64_t sequence, int64_t tim
 inline const char kNcclPlugin[] = ENGINE_TEST_PLUGIN_DIR "/libengine_nccl.so";
 
 // A stream of the fake runtime as the engine sees it.
-class TestStream final : public Stream {
+class TestStream final : public StreamBase {
  public:
   // Of the GPU of a rank.
   explicit TestStream(int rank) {

@@ -14,7 +14,7 @@ using Child = std::unique_ptr<Communicator>;
 constexpr char kDeadlineMs[] = "1000";
 
 SubGroups* GroupsOf(Communicator& communicator) {
-  return static_cast<SubGroups*>(communicator.Query(kSubGroupsId));
+  return Query<SubGroups>(communicator);
 }
 
 Child MustSplit(Communicator& communicator, int32_t color, int32_t key) {
@@ -233,8 +233,8 @@ TEST(NcclSplit, AColourThatIsNoneIsRefusedAndNothingHasHappened) {
 
 TEST(NcclSplit, IsNotOfferedWhereNcclDoesNotHaveIt) {
   OnRanks(2, {{"library", "libbare_nccl.so.2"}}, [&](World& world, int rank) {
-    EXPECT_EQ(world.rank(rank).Query(kSubGroupsId), nullptr);
-    EXPECT_EQ(world.rank(rank).Query(kGroupedTransfersId), nullptr);
+    EXPECT_EQ(Query<SubGroups>(world.rank(rank)), nullptr);
+    EXPECT_EQ(Query<GroupedTransfers>(world.rank(rank)), nullptr);
     ExpectSum(world.rank(rank), 1, 2);
   });
 }

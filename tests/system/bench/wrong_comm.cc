@@ -9,7 +9,7 @@
 namespace engine::wrong_comm {
 namespace {
 
-class DoneWork final : public Work {
+class DoneWork final : public WorkBase {
  public:
   WorkState state() const noexcept override { return WorkState::kDone; }
   int64_t started_ns() const noexcept override { return 0; }
@@ -20,7 +20,7 @@ class DoneWork final : public Work {
 };
 
 // Knows what the benchmark sends: rank r has (r + 1) times what rank 0 has.
-class WrongCommunicator final : public Communicator {
+class WrongCommunicator final : public CommunicatorBase {
  public:
   explicit WrongCommunicator(const RankInfo& info) : info_(info) {}
 
@@ -47,7 +47,7 @@ class WrongCommunicator final : public Communicator {
   const RankInfo info_;
 };
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   *out = new (std::nothrow) WrongCommunicator(host.rank_info());
   return {};
 }

@@ -95,7 +95,7 @@ class HangingModel final : public Hanging<Model> {
 class HangingOp final : public Hanging<Op> {
  public:
   using Hanging::Hanging;
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->output_count = 1;
     signature->differentiable_inputs = 1;
     signature->outputs[0] = inputs[0];
@@ -142,7 +142,7 @@ class HangingCommunicator final : public Hanging<Communicator> {
   void Abort(const Status&) noexcept override { (void)trap_.At("Abort"); }
 
  private:
-  class DoneWork final : public Work {
+  class DoneWork final : public WorkBase {
    public:
     explicit DoneWork(const Trap& trap) : trap_(trap) {}
     WorkState state() const noexcept override { return WorkState::kDone; }
@@ -169,7 +169,7 @@ class HangingScheduler final : public Hanging<Scheduler> {
     }
     return trap_.At("Plan");
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     for (const TaskInfo& task : tasks) lanes_.push_back(task.lane);
     return trap_.At("Begin");
   }
@@ -198,7 +198,7 @@ constexpr auto OpNames() noexcept {
     return NoOps();
 }
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const Trap trap(host, options);
   ENGINE_RETURN_IF_ERROR(trap.At("create"));
   return kit::Make<FIXTURE_CLASS>(out, trap);

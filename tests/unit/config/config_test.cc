@@ -89,13 +89,13 @@ TEST_F(ConfigTest, ReadsLayersWithOpsOfThirdParties) {
   EXPECT_EQ(Options(layers[0].attributes).Int("units"), 64);
   EXPECT_TRUE(Options(layers[0].attributes).Bool("bias"));
   EXPECT_EQ(layers[1].op, "");
-  EXPECT_EQ(layers[1].shortcut_count, 1u);
+  EXPECT_EQ(layers[1].shortcut.size(), 1u);
   EXPECT_EQ(layers[1].shortcut[0].op, "relu");
-  ASSERT_EQ(layers[1].residual_count, 2u);
+  ASSERT_EQ(layers[1].residual.size(), 2u);
   EXPECT_EQ(layers[1].residual[0].op, "swish");
   EXPECT_EQ(Options(layers[1].residual[0].attributes).Float("beta"), 2);
   EXPECT_EQ(Options(layers[1].residual[0].attributes).String("mode"), "exact");
-  ASSERT_EQ(layers[1].residual[1].residual_count, 1u);
+  ASSERT_EQ(layers[1].residual[1].residual.size(), 1u);
   EXPECT_FALSE(Options(layers[1].residual[1].residual[0].attributes).Bool("bias"));
   EXPECT_TRUE(layers[2].attributes.empty());
 }

@@ -20,7 +20,7 @@ constexpr int64_t kChannels = 2, kRows = 5, kColumns = 7;
 constexpr int64_t kImages = 40;
 
 // Every pixel of every image is another number, none of them zero; the same to train on and held out.
-class Distinct final : public Dataset {
+class Distinct final : public DatasetBase {
  public:
   explicit Distinct(Shape shape = {kChannels, kRows, kColumns},
                     TensorContent content = TensorContent::kImage)

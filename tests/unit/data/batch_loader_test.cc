@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using train::BatchRequest;
 
 // Sample i is {i, epoch}, its target {i, -i}. There are none to hold out.
-class CountingDataset final : public Dataset {
+class CountingDataset final : public DatasetBase {
  public:
   using Before = std::function<Status(const FillCall&)>;
   explicit CountingDataset(int64_t size, Before before = {}) : size_(size), before_(before) {}
@@ -246,7 +246,7 @@ TEST(BatchLoader, AnErrorComesAfterTheBatchesBeforeItAndStays) {
 }
 
 // Two inputs, a scalar and bytes, and two targets: sample i is {i}, {i, i + 1} and {2 i}, {3 i}.
-class ManyTensors : public Dataset {
+class ManyTensors : public DatasetBase {
  public:
   DatasetInfo info() const noexcept override {
     return {.name = "many",

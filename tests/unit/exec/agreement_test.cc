@@ -17,13 +17,11 @@ using ::testing::HasSubstr;
 using Schedulers = std::function<std::unique_ptr<Scheduler>(int rank)>;
 
 // Offers groups, each of which is seen to be one that ranks may carry out in any order.
-class GroupingCommunicator final : public Communicator, public GroupedTransfers {
+class GroupingCommunicator final : public CommunicatorBase, public GroupedTransfersBase {
  public:
   GroupingCommunicator(Hub& hub, int rank, std::atomic<size_t>* grouped)
       : inner_(hub, rank), grouped_(grouped) {}
-  void* Query(std::string_view id) noexcept override {
-    return id == kGroupedTransfersId ? static_cast<GroupedTransfers*>(this) : nullptr;
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<GroupedTransfers>(id, this); }
   CommunicatorTraits traits() const noexcept override { return inner_.traits(); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     return inner_.Submit(transfer, out);
@@ -31,7 +29,7 @@ class GroupingCommunicator final : public Communicator, public GroupedTransfers 
   void Abort(const Status& reason) noexcept override { inner_.Abort(reason); }
 
   // The hub carries transfers out in order, so the last one ends last.
-  Status SubmitGroup(std::span<const Transfer> transfers, Work** out) noexcept override {
+  Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept override {
     for (size_t i = 0; i < transfers.size(); ++i) {
       for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Apart(transfers[i], transfers[j]));
       ENGINE_RETURN_IF_ERROR(inner_.Submit(transfers[i], out));

@@ -12,10 +12,10 @@
 namespace engine::test {
 
 // The loss of LossOp, that may write the gradient of its input over the input; counts how often.
-class InPlaceLossOp final : public Op {
+class InPlaceLossOp final : public OpBase {
  public:
   explicit InPlaceLossOp(std::atomic<int>* count) : count_(count) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(plain_.Infer(inputs, signature));
     signature->gradient_in_place = 1;
     return {};
@@ -50,7 +50,7 @@ class InPlaceLossOp final : public Op {
 class MeanOp final : public FakeOp {
  public:
   explicit MeanOp(bool on_device) : on_device_(on_device) {}
-  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     constexpr int64_t kMostRanks = 8;
     signature->workspace_bytes = (2 + 2 * kMostRanks) * static_cast<int64_t>(sizeof(float));
     signature->differentiable_inputs = 1;

@@ -45,9 +45,9 @@ void PutSums(const OpCall& call, const Of& of) {
 
 // An op with one output like its first input, whose backward pass reads neither inputs nor outputs,
 // but for what Declare changes.
-class FakeOp : public Op {
+class FakeOp : public OpBase {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept final {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept final {
     signature->output_count = 1;
     signature->outputs[0] = inputs[0];
     signature->backward_reads_inputs = signature->backward_reads_outputs = 0;
@@ -56,9 +56,9 @@ class FakeOp : public Op {
   }
 
  protected:
-  virtual void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
+  virtual void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept = 0;
   // A parameter of one sample's shape.
-  static void AddParameter(std::span<const TensorSpec> inputs, const ParameterSpec& wanted,
+  static void AddParameter(Array<const TensorSpec> inputs, const ParameterSpec& wanted,
                            OpSignature* signature) {
     signature->parameter_count = 1;
     signature->parameters[0] = wanted;
@@ -72,7 +72,7 @@ class FakeOp : public Op {
 class ScaleOp : public FakeOp {
  public:
   explicit ScaleOp(bool accumulates = true) : accumulates_(accumulates) {}
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs, {.name = "weight", .initializer = Initializer::kOnes, .decay = 1},
                  signature);
     signature->backward_reads_inputs = UINT32_MAX;
@@ -98,7 +98,7 @@ class ScaleOp : public FakeOp {
 // and works in place.
 class ShiftOp final : public FakeOp {
  public:
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs, {.name = "bias", .decay = 0}, signature);
     signature->accumulates = 2;
     signature->passes_gradient = 1;
@@ -118,7 +118,7 @@ class ShiftOp final : public FakeOp {
 
 class AddOp final : public FakeOp {
  public:
-  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->differentiable_inputs = signature->passes_gradient = 3;
     signature->in_place_of = 0;
   }
@@ -140,7 +140,7 @@ class AddOp final : public FakeOp {
 class DoubledSumOp final : public FakeOp {
  public:
   DoubledSumOp(bool shares, bool accumulates) : shares_(shares), accumulates_(accumulates) {}
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const uint32_t all = (1u << inputs.size()) - 1;
     signature->differentiable_inputs = all;
     signature->equal_gradients = shares_ ? all : 0;
@@ -170,7 +170,7 @@ class DoubledSumOp final : public FakeOp {
 // A source of a parameter alone: y = w for every sample; x only gives the shape.
 class ConstantOp final : public FakeOp {
  public:
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs, {.name = "weight", .initializer = Initializer::kOnes}, signature);
     signature->differentiable_inputs = 2;
   }
@@ -188,7 +188,7 @@ class ConstantOp final : public FakeOp {
 // Its backward pass expects the position of the forward pass before it.
 class NoiseOp final : public FakeOp {
  public:
-  void Declare(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->differentiable_inputs = 1;
   }
   Status Forward(const OpCall& call) noexcept override {
@@ -214,7 +214,7 @@ class NoiseOp final : public FakeOp {
 class RoundedScaleOp final : public FakeOp {
  public:
   explicit RoundedScaleOp(bool reads_copy) : reads_copy_(reads_copy) {}
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs,
                  {.name = "weight",
                   .initializer = Initializer::kNormal,
@@ -248,9 +248,9 @@ constexpr int32_t kMasked = -100;
 
 // loss = sum of logits * (target + 1); one target per element, of which masked ones do not count. Its
 // backward pass reads what the forward pass has made.
-class LossOp final : public Op {
+class LossOp final : public OpBase {
  public:
-  Status Infer(std::span<const TensorSpec>, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->output_count = 1;
     signature->outputs[0] = {.shape = {3}};
     signature->differentiable_inputs = 1;
@@ -288,9 +288,9 @@ class LossOp final : public Op {
   }
 };
 
-class AccumulateOp final : public Op {
+class AccumulateOp final : public OpBase {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->output_count = 1;
     signature->outputs[0] = inputs[0];
     return {};

@@ -16,7 +16,7 @@ class CenterOp final : public FakeOp {
  public:
   explicit CenterOp(bool sync) : sync_(sync) {}
 
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     AddParameter(inputs, {.name = "mean", .decay = 0, .trained = 0}, signature);
     signature->differentiable_inputs = 1;
     signature->uses_replicas = sync_ ? 1 : 0;

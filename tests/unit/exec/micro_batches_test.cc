@@ -18,7 +18,7 @@ constexpr int64_t kSamples = 7;
 // y = x * w with a w that another layer has made.
 class TiedScaleOp final : public ScaleOp {
  public:
-  void Declare(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  void Declare(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ScaleOp::Declare(inputs, signature);
     signature->parameter_count = 0;
   }
@@ -66,7 +66,7 @@ struct Options {
   std::vector<float> rate_scale;  // of the first parameters
 };
 
-class KeepsCalls final : public Optimizer {
+class KeepsCalls final : public OptimizerBase {
  public:
   OptimizerTraits traits() const noexcept override { return FakeSgd().traits(); }
   Status Update(const UpdateCall& call) noexcept override {

@@ -72,7 +72,7 @@ TEST(CallWatch, ManyShortCallsOfOneNameAreNoLongOne) {
 }
 
 // Says of itself what a test wants, and updates as it wants.
-class DescribedSgd final : public Optimizer {
+class DescribedSgd final : public OptimizerBase {
  public:
   explicit DescribedSgd(const OptimizerTraits& traits, std::function<void()> hang = nullptr)
       : traits_(traits), hang_(std::move(hang)) {}
@@ -101,7 +101,7 @@ class HangingScheduler final : public RandomScheduler {
 };
 
 // Takes transfers and hangs in Submit, or never ends one.
-class HangingCommunicator final : public Communicator {
+class HangingCommunicator final : public CommunicatorBase {
  public:
   enum Where { kSubmit, kEnd };
   HangingCommunicator(Where where, std::function<void()> hang)
@@ -187,7 +187,7 @@ class EmptyDevice final : public HostDevice {
 };
 
 // Takes a transfer and makes no work for it.
-class EmptyCommunicator final : public Communicator {
+class EmptyCommunicator final : public CommunicatorBase {
  public:
   CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = 31}; }
   Status Submit(const Transfer&, Work**) noexcept override { return {}; }
@@ -304,7 +304,7 @@ class CountingDevice final : public HostDevice {
 };
 
 // Ends what is under way some time after Abort, or never. Its works outlive it.
-class LateCommunicator final : public Communicator {
+class LateCommunicator final : public CommunicatorBase {
  public:
   LateCommunicator(CountingDevice& device, milliseconds delay, std::deque<HubWork>* works)
       : device_(device), delay_(delay), works_(*works) {}

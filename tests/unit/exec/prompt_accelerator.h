@@ -6,18 +6,16 @@
 
 namespace engine::test {
 
-class PromptAccelerator : public HostDevice, Accelerator, FlatMath, FlatKernel {
+class PromptAccelerator : public HostDevice, AcceleratorBase, FlatMathBase, FlatKernelBase {
  public:
-  void* Query(std::string_view id) noexcept override {
-    return id == kAcceleratorId ? static_cast<Accelerator*>(this) : nullptr;
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<Accelerator>(id, this); }
   Status CreateEvent(Event** out) noexcept override {
     *out = new PromptEvent;
     return {};
   }
 
  private:
-  class PromptEvent final : public Event {
+  class PromptEvent final : public EventBase {
     Status WaitHost(int64_t) noexcept override { return {}; }
     void* native() noexcept override { return nullptr; }
   };

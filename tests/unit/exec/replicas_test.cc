@@ -48,7 +48,7 @@ StepBatch BranchBatch(uint64_t step, int64_t global_samples, int rank, int ranks
   return batch;
 }
 
-class AnyOrderCommunicator final : public Communicator {
+class AnyOrderCommunicator final : public CommunicatorBase {
  public:
   AnyOrderCommunicator(Hub& hub, int rank, uint32_t kinds = 31)
       : hub_(hub), rank_(rank), kinds_(kinds) {}

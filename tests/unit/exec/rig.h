@@ -21,7 +21,7 @@
 
 namespace engine::test {
 
-class HostStream final : public Stream {
+class HostStream final : public StreamBase {
  public:
   Status Record(Event*) noexcept override { return {}; }
   Status Wait(Event*) noexcept override { return {}; }
@@ -29,7 +29,7 @@ class HostStream final : public Stream {
   void* native() noexcept override { return nullptr; }
 };
 
-class HostDevice : public Device {
+class HostDevice : public DeviceBase {
  public:
   const char* type() const noexcept override { return "cpu"; }
   Status Allocate(size_t size_bytes, void** out) noexcept override {
@@ -58,7 +58,7 @@ class HostDevice : public Device {
 // All-reduce of `world_size` ranks that all hold the same: multiplies by the number of ranks.
 // Transfers end on a thread of its own after `delay`, or at once if that is zero; the one with
 // sequence `fail_sequence` fails.
-class FakeCommunicator final : public Communicator {
+class FakeCommunicator final : public CommunicatorBase {
  public:
   explicit FakeCommunicator(int world_size = 1, std::chrono::microseconds delay = {})
       : world_(static_cast<float>(world_size)), delay_(delay) {}
@@ -111,7 +111,7 @@ class FakeCommunicator final : public Communicator {
 };
 
 // Takes any ready task; with seed 0 the first in sequence. One bucket per parameter.
-class RandomScheduler : public Scheduler {
+class RandomScheduler : public SchedulerBase {
  public:
   explicit RandomScheduler(uint64_t seed = 0) : seed_(seed), random_(seed) {}
   SchedulerTraits traits() const noexcept override { return {}; }
@@ -122,7 +122,7 @@ class RandomScheduler : public Scheduler {
     }
     return {};
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
     for (auto& ready : ready_) ready.reserve(tasks.size());
     order.reserve(4 * tasks.size());
@@ -167,7 +167,7 @@ class LeadScheduler : public RandomScheduler {
   SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
 };
 
-class FakeSgd final : public Optimizer {
+class FakeSgd final : public OptimizerBase {
  public:
   explicit FakeSgd(UpdateGate gate = UpdateGate::kSpan, int32_t states = 1)
       : gate_(gate), states_(states) {}
@@ -189,7 +189,7 @@ class FakeSgd final : public Optimizer {
 };
 
 // A hook that looks at nothing: a base of those that do.
-class PassiveHook : public GradientHook {
+class PassiveHook : public GradientHookBase {
  public:
   explicit PassiveHook(const HookTraits& traits) : traits_(traits) {}
   HookTraits traits() const noexcept override { return traits_; }

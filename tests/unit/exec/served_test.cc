@@ -19,14 +19,14 @@ constexpr int64_t kSamples = 2;
 constexpr int64_t kRows = 9;
 
 // y = table[x], for one number per sample. It may call another input its table: 2 is a vector.
-class LookupOp final : public Op, public RowTable {
+class LookupOp final : public OpBase, public RowTableBase {
  public:
   explicit LookupOp(int32_t table) : table_(table) {}
   void* Query(std::string_view id) noexcept override {
-    return id == kRowTableId && table_ != 0 ? static_cast<RowTable*>(this) : nullptr;
+    return id == RowTable::kId && table_ != 0 ? static_cast<RowTable*>(this) : nullptr;
   }
   int32_t table_input() const noexcept override { return table_; }
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->parameter_count = table_ == 1 ? 1 : 2;
     signature->parameters[1] = {.name = "shift", .shape = {kWidth}};
     signature->parameters[0] = {.name = "weight", .initializer = Initializer::kOnes, .decay = 1};

@@ -50,7 +50,7 @@ TEST(Failure, AnAbortOfTheUserIsNoCauseForOthers) {
 // A store that is out of reach keeps nobody waiting but the thread that publishes.
 TEST(Failure, WhatIsPendingEndsBeforeTheCauseIsPublished) {
   const auto hosts = test::MakeMemoryHosts(2);
-  bool published = true;
+  uint32_t published = 1;
   Failure failure(*hosts[0], "0", [&](const Status&, bool) {
     EXPECT_TRUE(hosts[1]->StoreHas("0/cause/0", &published).ok());
   });

@@ -64,7 +64,7 @@ TEST(Sizes, NoClassHasMoreThan30MemberFunctions) {
 
 TEST(Sizes, ClassesAreCountedByTheirDeclarations) {
   const auto classes = ClassesIn(R"(
-    class Lamp final : public Object {
+    class Lamp final : public ObjectBase {
      public:
       explicit Lamp(int watts) : watts_{watts}, name_("a lamp") { Check(); }  // Lamp(int);
       ~Lamp() override;

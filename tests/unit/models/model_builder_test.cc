@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kWidth = 6, kSamples = 4;
 constexpr std::array<int64_t, 2> kClasses = {4, 3};
 
-class FunctionModel final : public Model {
+class FunctionModel final : public ModelBase {
  public:
   using Body = std::function<Status(ModelBuilder&)>;
   explicit FunctionModel(Body body) : body_(std::move(body)) {}

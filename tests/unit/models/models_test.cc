@@ -122,9 +122,9 @@ TEST_F(ModelsTest, GptHasTheParametersOfGpt2) {
 }
 
 // The mlp of gpt as one op, as far as a graph knows it.
-class OneMlp final : public Op {
+class OneMlp final : public OpBase {
  public:
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const int64_t width = inputs[0].shape[-1];
     kit::AddOutput(signature, inputs[0].shape, inputs[0].batched);
     kit::AddParameter(signature, Shape{4 * width, width}).name = "fc.weight";

@@ -32,7 +32,7 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
   std::string read;
   ASSERT_TRUE(a.StoreGetString("k", 1000, &read).ok());
   EXPECT_EQ(read, std::string("\0\1\xff", 3));
-  bool exists = true;
+  uint32_t exists = 1;
   ASSERT_TRUE(b.StoreHas("k", &exists).ok());
   EXPECT_FALSE(exists);
   EXPECT_TRUE(*rank_.store.Has("plugin/a/k"));
@@ -44,10 +44,10 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
 TEST_F(PluginHostTest, AnAbortIsAPeerError) {
   PluginHost host = MakeHost("a");
   rank_.abort.Raise(Status::Error(StatusCode::kTimeout, "no progress"));
-  bool exists = false;
+  uint32_t exists = 0;
   std::string read;
   for (const Status& status : {host.StoreSet("k", {}), host.StoreHas("k", &exists),
-                               host.StoreGetString("k", 1000, &read)}) {
+                               StoreGetString(host, "k", 1000, &read)}) {
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     EXPECT_STREQ(status.message(), "no progress");
   }

@@ -162,8 +162,8 @@ TEST(Views, PointToTheOwnedValues) {
   EXPECT_EQ(options.Float("c"), 0.5);
   EXPECT_TRUE(options.Bool("d"));
   EXPECT_EQ(options.Ints("e").data(), owned[4].integers.data());
-  EXPECT_EQ(Layers(options, "f").data(), layers->data());
-  EXPECT_EQ(Layers(options, "f").size(), 2u);
+  EXPECT_EQ(options.Layers("f").data(), layers->data());
+  EXPECT_EQ(options.Layers("f").size(), 2u);
 }
 
 }  // namespace

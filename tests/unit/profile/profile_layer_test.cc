@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using Attributes = OptionValues::Overrides;
 
 // What the plugin asks of a device is its type.
-class TypedDevice final : public Device {
+class TypedDevice final : public DeviceBase {
  public:
   explicit TypedDevice(const char* type) : type_(type) {}
   const char* type() const noexcept override { return type_; }

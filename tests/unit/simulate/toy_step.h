@@ -125,11 +125,11 @@ inline void RecordInOrder(const exec::TaskGraph& graph, uint64_t steps,
 }
 
 // Takes compute tasks in the order of a single thread, and transfers as the derived class says.
-class ToyScheduler : public Scheduler {
+class ToyScheduler : public SchedulerBase {
  public:
   SchedulerTraits traits() const noexcept override { return {}; }
   Status Plan(const ModelInfo&, PlanSink&) noexcept override { return {}; }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
     return {};
   }

@@ -34,7 +34,7 @@ struct ClusterSettings {
 };
 
 // Every argument but the decay shows in the values.
-class TestOptimizer final : public Optimizer {
+class TestOptimizer final : public OptimizerBase {
  public:
   OptimizerTraits traits() const noexcept override { return {}; }
   Status Update(const UpdateCall& call) noexcept override {

@@ -61,12 +61,8 @@ class Members : public ::testing::Test {
     serving_.clear();
   }
 
-  ParameterServer& ServerOf(size_t index) {
-    return *static_cast<ParameterServer*>(members_[index]->Query(kParameterServerId));
-  }
-  ParameterClient* ClientOf(size_t rank) {
-    return static_cast<ParameterClient*>(ranks_[rank]->Query(kParameterClientId));
-  }
+  ParameterServer& ServerOf(size_t index) { return *Query<ParameterServer>(*members_[index]); }
+  ParameterClient* ClientOf(size_t rank) { return Query<ParameterClient>(*ranks_[rank]); }
   Status Run(size_t rank, const Transfer& transfer) {
     Work* work = nullptr;
     ENGINE_RETURN_IF_ERROR(ranks_[rank]->Submit(transfer, &work));

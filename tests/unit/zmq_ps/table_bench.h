@@ -29,7 +29,7 @@ inline bool Says(const Status& status, const char* text) {
 }
 
 // Every argument of a call and the order of the calls are seen in the result.
-class MomentumOptimizer final : public Optimizer {
+class MomentumOptimizer final : public OptimizerBase {
  public:
   OptimizerTraits traits() const noexcept override {
     OptimizerTraits traits;

@@ -11,7 +11,7 @@ namespace {
 
 namespace kit = engine::kit;
 
-class LifoScheduler final : public engine::Scheduler {
+class LifoScheduler final : public engine::SchedulerBase {
  public:
   explicit LifoScheduler(const engine::Options& options) noexcept
       : fuse_bytes_(options.Int("fuse_bytes")) {}
@@ -57,8 +57,8 @@ class LifoScheduler final : public engine::Scheduler {
   kit::TransferList io_;
 };
 
-engine::Status Create(engine::Host&, const engine::Options& options,
-                      engine::Object** out) noexcept {
+engine::StatusValue Create(engine::Host&, const engine::Options& options,
+                           engine::Object** out) noexcept {
   return kit::Make<LifoScheduler>(out, options);
 }
 

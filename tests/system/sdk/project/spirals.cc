@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTurns = 1.0;  // of an arm around the middle
 
-class Spirals final : public engine::Dataset {
+class Spirals final : public engine::DatasetBase {
  public:
   explicit Spirals(const engine::Options& options) noexcept
       : samples_(options.Int("samples")), targets_(Targets(options.Int("arms"))) {}
@@ -69,8 +69,8 @@ class Spirals final : public engine::Dataset {
   uint64_t seed_ = 1;
 };
 
-engine::Status Create(engine::Host&, const engine::Options& options,
-                      engine::Object** out) noexcept {
+engine::StatusValue Create(engine::Host&, const engine::Options& options,
+                           engine::Object** out) noexcept {
   *out = new (std::nothrow) Spirals(options);
   if (*out) return {};
   return engine::Status::Error(engine::StatusCode::kResourceExhausted, "no memory");

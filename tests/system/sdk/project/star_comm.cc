@@ -229,7 +229,7 @@ class Star final : public kit::Transport {
   std::atomic<int32_t> waiting_for_{-1};
 };
 
-class StarCommunicator final : public Communicator {
+class StarCommunicator final : public CommunicatorBase {
  public:
   StarCommunicator(Host& host, const std::string& prefix, Sockets sockets)
       : ranks_(host.rank_info()),
@@ -276,7 +276,7 @@ class StarCommunicator final : public Communicator {
   kit::Lanes lanes_;  // ends first
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   try {
     kit::Rendezvous rendezvous(host, options.Int("rendezvous_timeout_ms"));
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());

@@ -9,7 +9,7 @@
 
 namespace {
 
-class ScaledTanh final : public engine::Op {
+class ScaledTanh final : public engine::OpBase {
  public:
   explicit ScaledTanh(const engine::Options& attributes) noexcept
       : amplitude_(static_cast<float>(attributes.Float("amplitude"))),
@@ -57,7 +57,7 @@ class ScaledTanh final : public engine::Op {
   const float slope_;
 };
 
-class TanhOps final : public engine::OpLibrary {
+class TanhOps final : public engine::OpLibraryBase {
  public:
   // No device of its own: these ops run on the CPU device of another op plugin.
   engine::Device* device() noexcept override { return nullptr; }
@@ -70,7 +70,8 @@ class TanhOps final : public engine::OpLibrary {
   }
 };
 
-engine::Status Create(engine::Host& host, const engine::Options&, engine::Object** out) noexcept {
+engine::StatusValue Create(engine::Host& host, const engine::Options&,
+                           engine::Object** out) noexcept {
   const engine::Device* device = host.device();
   if (device && std::strcmp(device->type(), "cpu") != 0) {
     return engine::Status::Error(engine::StatusCode::kUnsupported,

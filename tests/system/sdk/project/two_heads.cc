@@ -13,7 +13,7 @@ using engine::ModelValue;
 using engine::kit::Apply;
 using engine::kit::Int;
 
-class TwoHeads final : public engine::Model {
+class TwoHeads final : public engine::ModelBase {
  public:
   explicit TwoHeads(const engine::Options& options)
       : hidden_(options.Ints("hidden").begin(), options.Ints("hidden").end()),

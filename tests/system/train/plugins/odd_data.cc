@@ -49,7 +49,7 @@ class OddData final : public kit::ReadDataset {
   const int64_t pause_ms_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::Make<OddData>(out, host.rank_info(), options);
 }
 

@@ -12,7 +12,7 @@
 namespace engine::odd_rank {
 namespace {
 
-class OddRank final : public GradientHook {
+class OddRank final : public GradientHookBase {
  public:
   OddRank(const RankInfo& rank, const Options& options)
       : is_odd_(rank.rank == options.Int("rank")),
@@ -46,7 +46,7 @@ class OddRank final : public GradientHook {
   uint64_t now_ = 0;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::Make<OddRank>(out, host.rank_info(), options);
 }
 
