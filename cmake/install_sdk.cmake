@@ -16,6 +16,10 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/engineConfigVersion.cmak
 install(TARGETS engine_interfaces engine_kit EXPORT engineTargets COMPONENT sdk)
 install(EXPORT engineTargets NAMESPACE engine:: DESTINATION "${sdk_package_dir}" COMPONENT sdk)
 install(DIRECTORY ${sdk_headers} DESTINATION "${sdk_include_dir}" COMPONENT sdk FILES_MATCHING PATTERN "*.h")
+install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine/engine.h"
+  DESTINATION "${sdk_include_dir}/engine" COMPONENT sdk)
+install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine.rs"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/engine/rust" COMPONENT sdk)
 install(FILES
   "${PROJECT_BINARY_DIR}/engineConfig.cmake"
   "${PROJECT_BINARY_DIR}/engineConfigVersion.cmake"

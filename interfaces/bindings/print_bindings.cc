@@ -241,7 +241,7 @@ void PrintC() {
       "// the function Submit of Communicator is documented in engine/communicator.h, class\n"
       "// CommunicatorBase.\n#pragma once\n\n#include <stddef.h>\n#include <stdint.h>\n\n"
       "typedef struct EngineSpan { void* values; uint64_t count; } EngineSpan;\n"
-      "typedef struct EngineArray { void* first; uint32_t count, stride; } EngineArray;\n");
+      "typedef struct EngineArray { void* elements; uint32_t count, stride; } EngineArray;\n");
   const auto declare = []<typename T>() {
     std::printf("typedef struct Engine%s Engine%s;\n", NameOf<T>().c_str(), NameOf<T>().c_str());
   };
@@ -259,7 +259,7 @@ void PrintRust() {
       "use std::mem::size_of;\nuse std::os::raw::c_char;\n\n"
       "#[repr(C)]\n#[derive(Clone, Copy)]\npub struct Span<T> {\n    pub values: *mut T,\n"
       "    pub count: u64,\n}\n\n#[repr(C)]\n#[derive(Clone, Copy)]\npub struct Array<T> {\n"
-      "    pub first: *mut T,\n    pub count: u32,\n    pub stride: u32,\n}\n");
+      "    pub elements: *mut T,\n    pub count: u32,\n    pub stride: u32,\n}\n");
 }
 
 template <typename X>

@@ -9,6 +9,18 @@
 //
 // makes the class on the left, which everybody calls, and the table, whose functions are those of
 // class OptimizerBase, by name, in the order of the list. That class follows and is the one to read.
+// Rules of the boundary (docs/plugin_abi.md has the reasons):
+//  * functions take and return numbers, pointers, and structs of ours with an ENGINE_LAYOUT;
+//  * every function is noexcept; no exception, std::string, std::vector, std::function, shared_ptr
+//    or allocator crosses; Status (status.h) is the only error path;
+//  * an object is deleted in the library that made it: `delete` of an Object does so.
+//
+// Thread tags used on the functions of interfaces/:
+//   [setup]         one thread, before the first step or after the last
+//   [compute-lane]  the one thread that runs a rank's ops
+//   [io-lane]       any thread, but never two at once for one object; the executor serialises calls
+//   [any-thread]    any thread at any time
+//
 // In C the function Update of
 //
 //   virtual Status Update(const UpdateCall& call) noexcept = 0;
@@ -166,11 +178,13 @@ concept ByOut = HasFields<R> && !std::is_same_v<R, TextView>;
 template <typename R>
 void CopyOut(R from, R* to) noexcept {
   if constexpr (Sized<R>) {
-    if (to->struct_size < sizeof(R)) from.struct_size = to->struct_size;
-    std::memcpy(static_cast<void*>(to), &from, from.struct_size);
-  } else {
-    *to = from;
+    if (to->struct_size < sizeof(R)) [[unlikely]] {
+      from.struct_size = to->struct_size;
+      std::memcpy(static_cast<void*>(to), &from, from.struct_size);
+      return;
+    }
   }
+  *to = from;
 }
 
 template <typename R, typename... P>

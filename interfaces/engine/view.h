@@ -89,7 +89,7 @@ struct Array {
     size_t index_ = 0;
   };
 
-  T* first = nullptr;
+  T* elements = nullptr;
   uint32_t count = 0;
   uint32_t stride = 0;
 
@@ -104,24 +104,24 @@ struct Array {
     const std::span<T> span = range;
     *this = Array(span.data(), span.size());
   }
-  constexpr Array(T* elements, size_t size) noexcept
-      : first(elements), count(static_cast<uint32_t>(size)), stride(sizeof(T)) {}
+  constexpr Array(T* data, size_t size) noexcept
+      : elements(data), count(static_cast<uint32_t>(size)), stride(sizeof(T)) {}
 
   constexpr size_t size() const noexcept { return count; }
   constexpr bool empty() const noexcept { return count == 0; }
   constexpr T& operator[](size_t i) const noexcept {
-    if (std::is_constant_evaluated()) return first[i];
+    if (std::is_constant_evaluated()) return elements[i];
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-    return *reinterpret_cast<T*>(reinterpret_cast<Byte*>(first) + i * stride);
+    return *reinterpret_cast<T*>(reinterpret_cast<Byte*>(elements) + i * stride);
   }
-  constexpr T& front() const noexcept { return *first; }
+  constexpr T& front() const noexcept { return *elements; }
   constexpr T& back() const noexcept { return (*this)[count - 1]; }
   constexpr Iterator begin() const noexcept { return {this, 0}; }
   constexpr Iterator end() const noexcept { return {this, count}; }
   // Elements from `begin` on, at most `size`.
   constexpr Array subspan(size_t begin, size_t size = SIZE_MAX) const noexcept {
     Array part = *this;
-    part.first = begin < count ? &(*this)[begin] : nullptr;
+    part.elements = begin < count ? &(*this)[begin] : nullptr;
     part.count =
         begin < count ? static_cast<uint32_t>(size < count - begin ? size : count - begin) : 0;
     return part;

@@ -83,7 +83,7 @@ class NormOp final : public CudaOp {
     }
     // Both are added to something: once more, without the parameters, which have theirs.
     OpCall again = call;
-    again.input_grads = call.input_grads.first(kWeight);
+    again.input_grads.count = kWeight;
     return BackwardInto<T>(again, 1 - first, stream);
   }
 
