@@ -251,12 +251,8 @@ inline StepBatch ChainBatch(int64_t samples, int64_t width, uint64_t step, int r
 
 inline exec::ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
                                          const char* communicator = "hub") {
-  const auto held = std::make_shared<std::deque<std::vector<float>>>();
   return {.rank = {.rank = rank, .world_size = size},
           .timeout_ms = timeout_ms,
-          .memory_for_states = [held](int64_t count) -> Result<float*> {
-            return held->emplace_back(count).data();
-          },
           .communicator_name = communicator,
           .scheduler_name = "test_sched",
           .optimizer_name = "test_sgd"};
