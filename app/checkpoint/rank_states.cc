@@ -76,45 +76,35 @@ std::set<std::string> StatesIn(const SafetensorsFile& file) {
   return states;
 }
 
-// What one call of SaveState gives its sink.
+// What SaveState gives its sink in the first call.
 struct Sink {
   std::vector<uint8_t> bytes;
+  uint64_t size = 0;
   int64_t calls = 0;
-  Status failed;
 };
 
 void Take(void* context, const uint8_t* data, uint64_t size) noexcept {
   auto& sink = *static_cast<Sink*>(context);
   if (++sink.calls > 1) return;
-  if (data == nullptr && size > 0) {
-    sink.failed = Status::Error(StatusCode::kPlugin, "SaveState gave %llu bytes at no address",
-                                static_cast<unsigned long long>(size));
-    return;
-  }
+  sink.size = size;
   try {
-    sink.bytes.assign(data, data + size);
-  } catch (const std::exception&) {  // no memory, or more than any vector can have
-    sink.failed = Status::Error(StatusCode::kResourceExhausted,
-                                "SaveState gave %llu bytes, for which there is no memory",
-                                static_cast<unsigned long long>(size));
+    if (data != nullptr) sink.bytes.assign(data, data + size);
+  } catch (const std::exception&) {  // no memory, or more than there can be
+    sink.bytes.clear();
   }
 }
 
 Result<std::vector<uint8_t>> Save(const State& state, base::CallWatch* watch) {
+  const char* const plugin = state.plugin.c_str();
+  const base::OpenCall open(watch, state.plugin, "SaveState");
   Sink sink;
-  Status status;
-  {
-    const base::OpenCall open(watch, state.plugin, "SaveState");
-    status = state.saved->SaveState(Take, &sink);
-  }
-  if (status.ok()) status = sink.failed;
-  if (status.ok() && sink.calls != 1) {
-    status = Status::Error(StatusCode::kPlugin,
-                           "SaveState called its sink %lld times and must do so once",
-                           static_cast<long long>(sink.calls));
-  }
-  if (!status.ok()) return status.WithContext("%s", state.plugin.c_str());
-  return std::move(sink.bytes);
+  ENGINE_RETURN_IF_ERROR(state.saved->SaveState(Take, &sink).WithContext("%s", plugin));
+  if (sink.calls == 1 && sink.bytes.size() == sink.size) return std::move(sink.bytes);
+  return Status::Error(StatusCode::kPlugin,
+                       "%s: SaveState called its sink %lld times with %llu bytes, and must do so "
+                       "once, with bytes that are there and for which there is memory",
+                       plugin, static_cast<long long>(sink.calls),
+                       static_cast<unsigned long long>(sink.size));
 }
 
 class Collection {
@@ -138,29 +128,26 @@ class Collection {
   }
 
  private:
-  // Where nothing moves rank 0 has no size of others.
+  // Where nothing moves, nothing is known of what others save.
   Status Collect(const State& state) {
+    const void* own = state.numbers;
+    int64_t own_bytes = memory_.layout().trainable_count * static_cast<int64_t>(sizeof(float));
     std::vector<uint8_t> saved;
     if (state.saved != nullptr) {
       ENGINE_ASSIGN_OR_RETURN(saved, Save(state, executor_.plugins().watch));
+      own = saved.data();
+      own_bytes = static_cast<int64_t>(saved.size());
       collected_.versions[state.name] = std::to_string(state.saved->state_version());
     }
     const int32_t roots = state.saved != nullptr && !moves_ ? 1 : rank_.world_size;
     for (int32_t root = 0; root < roots; ++root) {
-      const void* const own = state.saved ? saved.data() : static_cast<const void*>(state.numbers);
-      auto bytes = static_cast<int64_t>(saved.size());
-      if (state.saved == nullptr) {
-        bytes = memory_.layout().trainable_count * static_cast<int64_t>(sizeof(float));
-      } else {
-        ENGINE_RETURN_IF_ERROR(Move(root, &bytes, &bytes, sizeof(bytes)));
-      }
+      int64_t bytes = own_bytes;
+      if (state.saved) ENGINE_RETURN_IF_ERROR(Move(root, &bytes, &bytes, sizeof(bytes)));
       float* kept = nullptr;
       if (rank_.rank == 0) {
         ENGINE_ASSIGN_OR_RETURN(kept, spill_.Allocate(train::CeilDiv(bytes, sizeof(float))));
       }
-      ENGINE_RETURN_IF_ERROR(
-          Move(root, own, kept, bytes)
-              .WithContext("collecting '%s' of rank %d", state.name.c_str(), root));
+      ENGINE_RETURN_IF_ERROR(Move(root, own, kept, bytes));
       if (rank_.rank == 0) Keep(state, root, kept, bytes);
     }
     return {};
@@ -177,13 +164,14 @@ class Collection {
         ENGINE_RETURN_IF_ERROR(copy(piece_.data(), static_cast<const std::byte*>(from) + at));
       }
       if (moves_) {
-        ENGINE_RETURN_IF_ERROR(
-            executor_.transfers().Run({.kind = TransferKind::kBroadcast,
-                                       .root = root,
-                                       .send = piece_.data(),
-                                       .recv = piece_.data(),
-                                       .count = train::CeilDiv(part, sizeof(float)),
-                                       .stream = memory_.stream()}));
+        ENGINE_RETURN_IF_ERROR(executor_.transfers()
+                                   .Run({.kind = TransferKind::kBroadcast,
+                                         .root = root,
+                                         .send = piece_.data(),
+                                         .recv = piece_.data(),
+                                         .count = train::CeilDiv(part, sizeof(float)),
+                                         .stream = memory_.stream()})
+                                   .WithContext("collecting what plugins keep on rank %d", root));
       }
       if (to != nullptr) {
         ENGINE_RETURN_IF_ERROR(copy(static_cast<std::byte*>(to) + at, piece_.data()));
@@ -260,10 +248,6 @@ Status LoadSaved(const OpenedCheckpoint& checkpoint, const State& state, const R
   const bool same_ranks = checkpoint.info.world_size == rank.world_size;
   if (!same_ranks || !checkpoint.file->Find(name).ok()) name = state.name + "/0";
   ENGINE_ASSIGN_OR_RETURN(const TensorView view, checkpoint.file->Find(name));
-  if (view.dtype != DType::kUint8) {
-    return Status::Error(StatusCode::kBadData, "'%s' in the checkpoint does not consist of bytes",
-                         name.c_str());
-  }
   const base::OpenCall open(watch, state.plugin, "LoadState");
   const auto* const bytes = static_cast<const uint8_t*>(view.data);
   return state.saved->LoadState({bytes, view.size_bytes()})
