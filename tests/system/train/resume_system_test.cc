@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 using Resume = RunTest;
 
-const std::string kMeanNorm = Plugins("tcp", "priority_sched", "sgd", "," ENGINE_TEST_MEAN_NORM);
+const std::string kMeanNorm = Plugins("tcp", "priority_sched", "sgd",
+                                      "," ENGINE_TEST_RESUME_FOLDER "/libengine_mean_norm.so");
 
 TEST_F(Resume, TwentyStepsAreTenAndTenMoreToTheBit) {
   const std::pair<int, std::vector<std::string>> cases[] = {
@@ -69,15 +70,17 @@ TEST_F(Resume, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
 TEST_F(Resume, WithoutAConfigurationTheCommandTakesThatOfTheCheckpoint) {
   folder_.Write("mlp.pbtxt", kMlp);
   const auto run = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"run", "-q", "-n", "2", "--set", kMeanNorm});
+    arguments.insert(arguments.begin(),
+                     {"run", "-q", "-n", "2", "--plugin-path", ENGINE_TEST_RESUME_FOLDER});
     const Outcome outcome = Engine(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return outcome.err;
   };
   const std::string constant = "train.learning_rate.schedule=constant";
-  run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=whole"});
-  run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=part", "--set", "train.steps=10",
-       "--set", "output.metrics=part.jsonl"});
+  run({"mlp.pbtxt", "--plugins", "mean_norm", "--set", constant, "--set",
+       "output.checkpoint=whole"});
+  run({"mlp.pbtxt", "--plugins", "mean_norm", "--set", constant, "--set", "output.checkpoint=part",
+       "--set", "train.steps=10", "--set", "output.metrics=part.jsonl"});
   EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 10u);
   // It writes to the file that it reads, and to no other that only the checkpoint names.
   EXPECT_THAT(run({"--resume", "part", "--set", "train.steps=15"}),

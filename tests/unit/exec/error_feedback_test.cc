@@ -195,32 +195,5 @@ TEST_F(ErrorFeedbackTest, ARunGoesOnWithAnotherBatchLossScaleAndNumberOfRanks) {
                    {.ranks = 3, .loss_scale = 8, .samples = {100, 9}}});
 }
 
-// As a hook has it whose states have changed their meaning, and with it their names.
-class OtherState final : public WireHook {
- public:
-  WireTraits wire_traits() const noexcept override {
-    return {.state_count = 1, .state_names = {{"residual"}}};
-  }
-  Status Pack(const WireCall&) noexcept override { return {}; }
-  Status Unpack(const WireCall&) noexcept override { return {}; }
-};
-
-TEST_F(ErrorFeedbackTest, AStateOfAnotherNameIsDroppedWithAWarning) {
-  ExpectReference({{.samples = {512, 7}}});
-  Rig rig;
-  ASSERT_THAT(
-      rig.Make(Product(), std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>(),
-               HookList(std::make_unique<OtherState>())),
-      IsOk());
-  const auto opened = ValueOf(checkpoint::OpenCheckpoint(to_));
-  ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *rig.executor, {.rank = 0, .world_size = 1}),
-              IsOk());
-  EXPECT_THAT(StateOf(*rig.executor), ::testing::Each(0));
-  EXPECT_THAT(checkpoint::StateWarnings(opened, *rig.executor, 1),
-              ::testing::UnorderedElementsAre(
-                  "this run has no use for 'hook/hook0/mean_residual' of the checkpoint",
-                  "the checkpoint has no 'hook/hook0/residual': it begins with zeros"));
-}
-
 }  // namespace
 }  // namespace engine::test

@@ -125,16 +125,20 @@ TEST_F(SavedStateTest, EachRankGetsItsOwnAndAnotherNumberOfRanksThatOfRankZero) 
 
 TEST_F(SavedStateTest, WhatAPluginAnswersIsChecked) {
   Rig rig, other;
-  other.options.hook_names = {"renamed"};
+  other.options.hook_names = {"new", "new_wire"};
   for (Rig* const one : {&rig, &other}) {
+    Hooks hooks = RememberingHook();
+    hooks.push_back(std::make_unique<HalfSender>(/*on_device=*/false));
     ASSERT_THAT(one->Make(ChainModel(8, 2), std::make_unique<With<RandomScheduler>>(),
-                          std::make_unique<With<FakeCommunicator>>(), RememberingHook()),
+                          std::make_unique<With<FakeCommunicator>>(), std::move(hooks)),
                 IsOk());
   }
   ASSERT_THAT(Save(*rig.executor), IsOk());
   ASSERT_THAT(Load(*other.executor), IsOk());
   EXPECT_THAT(warnings_,
-              ElementsAre("the checkpoint has no 'saved/hook/renamed': it begins anew",
+              ElementsAre("the checkpoint has no 'hook/new_wire/mean_half': it begins with zeros",
+                          "the checkpoint has no 'saved/hook/new': it begins anew",
+                          "this run has no use for 'hook/hook1/mean_half' of the checkpoint",
                           "this run has no use for 'saved/hook/hook0' of the checkpoint"));
   Memory& memory = *MemoriesOf(*rig.executor)[2];
   const auto refusal = [&](StatusCode code, const std::string& why) {
