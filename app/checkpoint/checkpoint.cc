@@ -1,7 +1,5 @@
 #include "app/checkpoint/checkpoint.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -88,8 +88,8 @@ void Take(void* context, const uint8_t* data, uint64_t size) noexcept {
   if (++sink.calls > 1) return;
   sink.size = size;
   try {
-    if (data != nullptr) sink.bytes.assign(data, data + size);
-  } catch (const std::exception&) {  // no memory, or more than there can be
+    if (data != nullptr && std::in_range<ptrdiff_t>(size)) sink.bytes.assign(data, data + size);
+  } catch (const std::exception&) {  // no memory
     sink.bytes.clear();
   }
 }

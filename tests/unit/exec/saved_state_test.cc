@@ -133,6 +133,9 @@ TEST_F(SavedStateTest, WhatAPluginAnswersIsChecked) {
                           std::make_unique<With<FakeCommunicator>>(), std::move(hooks)),
                 IsOk());
   }
+  EXPECT_EQ(checkpoint::DescribeRankStates(*rig.executor),
+            "hook/hook1/mean_half\nsaved/communicator/hub version 3\n"
+            "saved/scheduler/test_sched version 3\nsaved/hook/hook0 version 3\n");
   ASSERT_THAT(Save(*rig.executor), IsOk());
   ASSERT_THAT(Load(*other.executor), IsOk());
   EXPECT_THAT(warnings_,
