@@ -1,7 +1,5 @@
 #include "app/checkpoint/checkpoint.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,13 +8,14 @@
 #include <set>
 #include <utility>
 
+#include "app/checkpoint/rank_states.h"
+
 namespace engine::checkpoint {
 namespace {
 
 constexpr char kFormat[] = "engine.checkpoint/1";
 constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
-constexpr char kHookPrefix[] = "hook/";
 
 // What lies in memory of an accelerator is copied to `copies`, where its tensors are then.
 Status CopyToHost(const exec::ModelMemory& memory, std::vector<NamedTensor>& tensors,
@@ -34,6 +33,7 @@ Status CopyToHost(const exec::ModelMemory& memory, std::vector<NamedTensor>& ten
 // A run that has diverged must not replace what it had before.
 Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
   for (const NamedTensor& tensor : tensors) {
+    if (tensor.view.dtype != DType::kFloat32) continue;  // what only its plugin understands
     const auto* const values = static_cast<const float*>(tensor.view.data);
     const auto finite = [](float value) { return std::isfinite(value); };
     if (std::all_of(values, values + tensor.view.count(), finite)) continue;
@@ -48,39 +48,6 @@ Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
 
 std::string StateName(const OptimizerTraits& traits, int32_t state, const std::string& parameter) {
   return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
-}
-
-// "hook/HOOK/STATE" of the states that the hook of this run keeps, in their order.
-std::vector<std::string> HookStatesOf(const exec::Executor& executor) {
-  std::vector<std::string> states;
-  for (int32_t s = 0; executor.wire() != nullptr && s < executor.wire()->state_count(); ++s) {
-    states.push_back(fmt::format("{}{}/{}", kHookPrefix, executor.wire_hook_name(),
-                                 executor.wire()->layout().traits.state_names[s].view()));
-  }
-  return states;
-}
-
-std::set<std::string> HookStatesIn(const SafetensorsFile& file) {
-  std::set<std::string> states;
-  for (const NamedTensor& tensor : file.tensors()) {
-    if (!tensor.name.starts_with(kHookPrefix)) continue;
-    const size_t hook_end = tensor.name.find('/', sizeof(kHookPrefix) - 1);
-    states.insert(tensor.name.substr(0, tensor.name.find('/', hook_end + 1)));
-  }
-  return states;
-}
-
-std::string HookStateName(const std::string& state, int32_t rank, const std::string& parameter) {
-  return fmt::format("{}/{}/{}", state, rank, parameter);
-}
-
-// A tensor of the file, of float32 as all that is kept. kBadData when it has another shape.
-Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
-                            const Shape& shape) {
-  ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
-  if (stored.shape == shape && stored.dtype == DType::kFloat32) return stored;
-  return Status::Error(StatusCode::kBadData,
-                       "'%s' has another shape in the checkpoint than in this model", name.c_str());
 }
 
 // The numbers of the metadata, by their keys.
@@ -130,46 +97,20 @@ Status ForEachState(
   return {};
 }
 
-// The states of the run's hook of HookStage::kWire, if it has any: those that this rank had, or with
-// another number of ranks on rank 0 the sum of those of all. Without such states in the file they stay
-// zero. kBadData when some are missing or have another shape.
-Status LoadHookStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
-                      const RankInfo& rank) {
-  const bool same_ranks = checkpoint.info.world_size == rank.world_size;
-  if (!same_ranks && rank.rank != 0) return {};
-  const int32_t first = same_ranks ? rank.rank : 0;
-  const int32_t last = same_ranks ? rank.rank : checkpoint.info.world_size - 1;
-  const std::vector<std::string> states = HookStatesOf(executor);
-  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
-  const exec::ModelMemory& memory = executor.memory();
-  for (size_t s = 0; s < states.size(); ++s) {
-    for (size_t i = 0; i < memory.graph().parameters.size() && stored.contains(states[s]); ++i) {
-      if (memory.program().of_parameter[i] == graph::kNone) continue;
-      const graph::Parameter& parameter = memory.graph().parameters[i];
-      std::vector<float> sum(static_cast<size_t>(parameter.shape.Count()));
-      for (int32_t r = first; r <= last; ++r) {
-        const std::string name = HookStateName(states[s], r, parameter.name);
-        ENGINE_ASSIGN_OR_RETURN(const TensorView part,
-                                FindLike(*checkpoint.file, name, parameter.shape));
-        const float* const values = part.f32();
-        // What is not a sum keeps its bits.
-        for (size_t k = 0; k < sum.size(); ++k)
-          sum[k] = r == first ? values[k] : sum[k] + values[k];
-      }
-      float* const to = executor.wire()->state(static_cast<int32_t>(s)) + memory.layout().offset[i];
-      ENGINE_RETURN_IF_ERROR(
-          memory.device().Copy(to, sum.data(), sum.size() * sizeof(float), memory.stream()));
-      ENGINE_RETURN_IF_ERROR(memory.stream()->Synchronize(kCopyTimeoutMs));
-    }
-  }
-  return {};
-}
-
 }  // namespace
+
+Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
+                            const Shape& shape) {
+  ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
+  if (stored.shape == shape && stored.dtype == DType::kFloat32) return stored;
+  return Status::Error(StatusCode::kBadData,
+                       "'%s' has another shape in the checkpoint than in this model", name.c_str());
+}
 
 // Nothing writes to what is read here before this returns: updates are done, and no step begins.
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info, std::function<void()> progress) {
+                       const CheckpointInfo& info, const RankStates& kept,
+                       std::function<void()> progress) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits& traits = executor.updates().optimizer();
@@ -188,14 +129,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
   }
   std::vector<std::vector<std::byte>> copies;
   ENGINE_RETURN_IF_ERROR(CopyToHost(memory, tensors, copies));
-  // Those of all ranks, collected: in host memory of the executor.
-  const std::vector<std::string> kept = HookStatesOf(executor);
-  for (int32_t s = 0; s < static_cast<int32_t>(kept.size()); ++s) {
-    for (int32_t rank = 0; rank < info.world_size; ++rank) {
-      add([&](const std::string& name) { return HookStateName(kept[s], rank, name); },
-          [&](int32_t i) { return executor.wire()->state_of(i, rank, s); });
-    }
-  }
+  tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
   ENGINE_RETURN_IF_ERROR(CheckFinite(tensors, info.step));
   std::map<std::string, std::string> metadata = {{"format", kFormat},
                                                  {"config", info.config},
@@ -203,6 +137,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                                                  {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  metadata.insert(kept.versions.begin(), kept.versions.end());
   return WriteSafetensors(path, tensors, metadata, std::move(progress));
 }
 
@@ -237,8 +172,7 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
   std::set<std::string> names;
   for (const graph::Parameter& parameter : parameters) names.insert(parameter.name);
   for (const NamedTensor& tensor : file.tensors()) {
-    const bool is_state =
-        tensor.name.starts_with(kStatePrefix) || tensor.name.starts_with(kHookPrefix);
+    const bool is_state = tensor.name.starts_with(kStatePrefix) || IsRankState(tensor.name);
     if (is_state || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint is of another model: this one has no parameter '%s'",
@@ -302,7 +236,7 @@ Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& execut
   const OptimizerTraits traits = executor.updates().optimizer();
   exec::ModelMemory& memory = executor.memory();
   ENGINE_RETURN_IF_ERROR(LoadParameters(*checkpoint.file, memory));
-  ENGINE_RETURN_IF_ERROR(LoadHookStates(checkpoint, executor, rank));
+  ENGINE_RETURN_IF_ERROR(LoadRankStates(checkpoint, executor, rank));
   if (!executor.updates().served()) {
     return LoadStates(checkpoint, memory, traits, rank, executor.updates().states());
   }
@@ -317,26 +251,8 @@ Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& execut
 
 std::vector<std::string> StateWarnings(const OpenedCheckpoint& checkpoint,
                                        const exec::Executor& executor, int32_t world_size) {
-  std::vector<std::string> warnings;
-  const auto unused = [&](const std::string& name) {
-    warnings.push_back("this run has no use for '" + name + "' of the checkpoint");
-  };
-  const std::vector<std::string> kept = HookStatesOf(executor);
-  const std::set<std::string> stored = HookStatesIn(*checkpoint.file);
-  std::set<std::string> used(kept.begin(), kept.end());
-  for (const std::string& state : stored) {
-    if (!used.contains(state)) unused(state);
-  }
-  for (const std::string& state : kept) {
-    if (!stored.contains(state)) {
-      warnings.push_back("the checkpoint has no '" + state + "': it begins with zeros");
-    } else if (checkpoint.info.world_size != world_size) {
-      warnings.push_back(
-          fmt::format("'{}' of the checkpoint is that of {} ranks, and this run has {}: rank 0 "
-                      "goes on with their sum, the others begin with zeros",
-                      state, checkpoint.info.world_size, world_size));
-    }
-  }
+  std::vector<std::string> warnings = RankStateWarnings(checkpoint, executor, world_size);
+  std::set<std::string> used;
   const exec::UpdateStrategy& updates = executor.updates();
   const auto& parameters = executor.memory().graph().parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -346,7 +262,8 @@ std::vector<std::string> StateWarnings(const OpenedCheckpoint& checkpoint,
     }
   }
   for (const NamedTensor& tensor : checkpoint.file->tensors()) {
-    if (tensor.name.starts_with(kStatePrefix) && !used.contains(tensor.name)) unused(tensor.name);
+    if (!tensor.name.starts_with(kStatePrefix) || used.contains(tensor.name)) continue;
+    warnings.push_back("this run has no use for '" + tensor.name + "' of the checkpoint");
   }
   return warnings;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,11 +30,18 @@ struct CheckpointInfo {
   SamplePosition position;   // in the training data, after `step`
 };
 
-// Writes every parameter and optimizer state; see WriteSafetensors for what a failure leaves
-// behind. The file may be the one that the run was continued from, and be open here or elsewhere:
+// What each rank keeps for itself, of all ranks (app/checkpoint/rank_states.h).
+struct RankStates {
+  std::vector<NamedTensor> tensors;
+  std::map<std::string, std::string> versions;  // metadata
+};
+
+// Writes every parameter and optimizer state, and `kept`; see WriteSafetensors for what a failure
+// leaves behind. The file may be the one that the run was continued from, and be open here or elsewhere:
 // what is open keeps the old content. `progress`: see AtomicFile.
 Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info, std::function<void()> progress = nullptr);
+                       const CheckpointInfo& info, const RankStates& kept = {},
+                       std::function<void()> progress = nullptr);
 
 struct OpenedCheckpoint {
   std::unique_ptr<SafetensorsFile> file;
@@ -44,6 +52,10 @@ struct OpenedCheckpoint {
 // Opens a checkpoint. kMissingInput; kBadData when the file is damaged, or a safetensors file but
 // no checkpoint of ours.
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path);
+
+// A tensor of float32, as all is that the engine itself keeps. kBadData when it has another shape.
+Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
+                            const Shape& shape);
 
 // Copies the parameters of the file into `memory`. kBadData names the parameter that is missing,
 // has another shape or is not in the model.
@@ -63,9 +75,9 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
                   const OptimizerTraits& traits, const RankInfo& rank,
                   const exec::OptimizerStates& states);
 
-// Gives `executor` the parameters, the states of its hook (with another number of ranks rank 0 gets the
-// sum of those of all) and the optimizer states of the file: this rank's part if they are sharded, and
-// if servers keep them all on rank 0, for Executor::ShareParameters. Before its first step. [setup]
+// Gives `executor` the parameters, what this rank keeps for itself, and the optimizer states of the
+// file: this rank's part if they are sharded, and if servers keep them all on rank 0, for
+// Executor::ShareParameters. Before its first step. [setup]
 Status LoadCheckpoint(const OpenedCheckpoint& checkpoint, exec::Executor& executor,
                       const RankInfo& rank);
 

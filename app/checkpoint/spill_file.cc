@@ -27,18 +27,16 @@ Result<float*> SpillFile::Allocate(int64_t count) {
     if (memory == MAP_FAILED) error = errno;
   }
   if (error != 0) {
-    return Status::Error(
-        StatusCode::kStorage,
-        "no room beside '%s' for %zu bytes of what a hook keeps on other ranks: %s", path_.c_str(),
-        bytes, std::strerror(error));
+    return Status::Error(StatusCode::kStorage,
+                         "no room beside '%s' for %zu bytes of what plugins keep on each rank: %s",
+                         path_.c_str(), bytes, std::strerror(error));
   }
   mapped_.emplace_back(memory, bytes);
   return static_cast<float*>(memory);
 }
 
-void SpillFile::Clear() {
+SpillFile::~SpillFile() {
   for (const auto& [memory, bytes] : mapped_) munmap(memory, bytes);
-  mapped_.clear();
 }
 
 }  // namespace engine::checkpoint

@@ -16,12 +16,11 @@ class SpillFile {
  public:
   // In the folder of `path`, in files whose names go as soon as they are there.
   explicit SpillFile(std::string path) : path_(std::move(path)) {}
-  ~SpillFile() { Clear(); }
+  ~SpillFile();
   SpillFile(const SpillFile&) = delete;
 
-  // Zeros, until Clear. kStorage when the disk has no room for them.
+  // Zeros, for as long as this lives. kStorage when the disk has no room for them.
   Result<float*> Allocate(int64_t count);
-  void Clear();
 
  private:
   const std::string path_;

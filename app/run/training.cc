@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/rank_states.h"
 #include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
 #include "app/checkpoint/spill_file.h"
@@ -67,6 +68,9 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
 Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConfig& config,
                                  base::RankContext& rank, const DatasetInfo& data,
                                  exec::Executor& executor, const train::RunState& now) {
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, "what plugins keep in checkpoints",
+                                                    checkpoint::DescribeRankStates(executor),
+                                                    config.communication.rendezvous_timeout_ms));
   train::RunRange range;
   if (!resume.empty()) {
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
@@ -163,16 +167,16 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty()) {
-    const auto spill = std::make_shared<checkpoint::SpillFile>(output.checkpoint);
-    parts.memory_for_states = [spill](int64_t count) { return spill->Allocate(count); };
-    parts.save = [&, spill](const exec::Executor& executor, const train::RunState& now) -> Status {
+    parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
+      checkpoint::SpillFile spill(output.checkpoint);
+      ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
+                              checkpoint::CollectRankStates(executor, spill));
       const std::string written = "checkpoint/" + std::to_string(now.step);
       if (rank.info.rank != 0)
         return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-      const Status status = checkpoint::WriteCheckpoint(
-          output.checkpoint, executor, InfoOf(run, rank.info, now), CheckpointProgress(rank.store));
-      spill->Clear();
-      ENGINE_RETURN_IF_ERROR(status);
+      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor,
+                                                         InfoOf(run, rank.info, now), kept,
+                                                         CheckpointProgress(rank.store)));
       ENGINE_RETURN_IF_ERROR(
           checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
       ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(now.step, output.checkpoint));

@@ -288,13 +288,7 @@ Status Executor::AllReduce(std::span<float> numbers) {
 
 Status Executor::CollectStates() {
   ENGINE_CHECK(flushed(), "states while updates are under way");
-  ENGINE_RETURN_IF_ERROR(updates_->CollectStates(*blocking_));
-  return wire_ == nullptr ? Status() : wire_->CollectStates(*blocking_);
-}
-
-void Executor::DropCollectedStates() {
-  updates_->DropStates();
-  if (wire_ != nullptr) wire_->DropStates();
+  return updates_->CollectStates(*blocking_);
 }
 
 }  // namespace engine::exec

@@ -80,11 +80,12 @@ class Executor {
   BlockingTransfers& transfers() const { return *blocking_; }
   // Null: gradients travel as they are.
   const Wire* wire() const { return wire_.get(); }
-  const std::string& wire_hook_name() const { return wire_choice_.name; }
-  // Brings states of the optimizer and of that hook, where they are on other ranks or at servers,
-  // together on rank 0, until they are dropped. Collective; after Flush.
+  const plugin::PluginSet& plugins() const { return plugins_; }
+  const ExecutorOptions& options() const { return options_; }
+  // Brings states of the optimizer, where they are on other ranks or at servers, together on rank 0,
+  // until they are dropped. Collective; after Flush.
   Status CollectStates();
-  void DropCollectedStates();
+  void DropCollectedStates() { updates_->DropStates(); }
 
   // What happened so far; after Flush.
   trace::SpanRecorder recorded() const { return runner_->recorded(); }

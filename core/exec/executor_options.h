@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,9 +43,6 @@ struct ExecutorOptions {
   // (CUDA graphs), for batches of as many samples.
   bool record_steps = false;
   size_t trace_spans = 1 << 16;
-  // Gives rank 0 host memory for what a hook of HookStage::kWire keeps on one rank, so many numbers,
-  // until DropCollectedStates. Needed where states are collected and there is such a hook.
-  std::function<Result<float*>(int64_t count)> memory_for_states = nullptr;
   base::LogSink log = nullptr;  // null: nobody reads it
   std::string communicator_name, scheduler_name, optimizer_name;
   std::vector<std::string> hook_names;

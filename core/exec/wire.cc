@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/exec/step_runner.h"
 #include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
 
@@ -187,38 +186,6 @@ void Wire::Describe(const Task& task, Transfer* transfer) const {
   transfer->send = transfer->recv = wire_.bytes() + layout_.bucket_begin[bucket];
   transfer->count = layout_.bucket_bytes[bucket] / static_cast<int64_t>(SizeOf(transfer->dtype));
   CutForRank(options_.rank, transfer);
-}
-
-// One after the other, so that only rank 0 needs a place for all of it: on the others it comes to the
-// arena of the gradients, which the next backward pass writes anew.
-Status Wire::CollectStates(BlockingTransfers& transfers) {
-  const int64_t count = memory_.layout().trainable_count;
-  collected_.clear();
-  for (int32_t i = 0; i < state_count() * options_.rank.world_size; ++i) {
-    const int32_t s = i / options_.rank.world_size, root = i % options_.rank.world_size;
-    float* const whole = root == options_.rank.rank ? state(s) : memory_.gradients();
-    ENGINE_RETURN_IF_ERROR(transfers
-                               .Run({.kind = TransferKind::kBroadcast,
-                                     .root = root,
-                                     .send = whole,
-                                     .recv = whole,
-                                     .count = count,
-                                     .stream = memory_.stream()})
-                               .WithContext("collecting the state of a hook"));
-    if (options_.rank.rank != 0) continue;
-    ENGINE_ASSIGN_OR_RETURN(float* const kept, options_.memory_for_states(count));
-    collected_.push_back(kept);
-    ENGINE_RETURN_IF_ERROR(memory_.device().Copy(
-        kept, whole, static_cast<size_t>(count) * sizeof(float), memory_.stream()));
-    ENGINE_RETURN_IF_ERROR(memory_.stream()->Synchronize(options_.timeout_ms));
-  }
-  return {};
-}
-
-TensorView Wire::state_of(int32_t parameter, int32_t rank, int32_t index) const {
-  if (collected_.empty()) return {};
-  return ViewIn(memory_, *(collected_.begin() + index * options_.rank.world_size + rank),
-                parameter);
 }
 
 // Rank r has element r * count / n and those behind it, as MPI and NCCL have it for both kinds.

@@ -18,7 +18,6 @@
 
 namespace engine::exec {
 
-class BlockingTransfers;
 struct Task;
 
 // The hook that says how gradients travel, if there is one and something travels.
@@ -69,12 +68,6 @@ class Wire {
   int32_t state_count() const { return static_cast<int32_t>(states_.size()); }
   // trainable_count elements, in the layout of the arena.
   float* state(int32_t index) const { return states_[index].f32(); }
-  // Brings the states of all ranks together on rank 0, until Drop. Collective. [compute-lane]
-  Status CollectStates(BlockingTransfers& transfers);
-  void DropStates() { collected_.clear(); }
-  // State `index` on `rank` for graph parameter `parameter`, in host memory; null data for one that
-  // is not trained, and unless they are collected.
-  TensorView state_of(int32_t parameter, int32_t rank, int32_t index) const;
 
  private:
   Wire(WireLayout layout, const ModelMemory& memory, const ExecutorOptions& options)
@@ -87,8 +80,6 @@ class Wire {
   const ExecutorOptions& options_;
   graph::DeviceBuffer wire_;
   std::vector<graph::DeviceBuffer> states_;
-  // Rank 0: by state and rank, in the layout of the arena.
-  std::vector<float*> collected_;
 };
 
 }  // namespace engine::exec

@@ -98,7 +98,6 @@ Status Trainer::MakeExecutor() {
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   options.log = rank_.log;
-  options.memory_for_states = parts_.memory_for_states;
   const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;
   if (gathers) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());

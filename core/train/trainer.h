@@ -35,11 +35,10 @@ struct TrainerParts {
   // and says where this one begins and ends. Of a rank that takes the place of a lost one only the
   // parameters that are not trained count.
   std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
-  // On rank 0: keeps the parameters and the states that the executor has collected. On the others:
-  // waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
+  // Collective, but for ranks that go asynchronously, of which rank 0 calls it alone. On rank 0: keeps
+  // the parameters, the states that the executor has collected, and what each rank keeps for itself. On
+  // the others: waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
-  // See ExecutorOptions; where there are checkpoints.
-  std::function<Result<float*>(int64_t count)> memory_for_states;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;

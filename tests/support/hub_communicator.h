@@ -285,7 +285,7 @@ class Hub {
   std::thread thread_;
 };
 
-class HubCommunicator final : public CommunicatorBase {
+class HubCommunicator : public Communicator {
  public:
   HubCommunicator(Hub& hub, int rank, uint32_t ordered = 1)
       : hub_(hub), rank_(rank), ordered_(ordered) {}

@@ -16,6 +16,9 @@ using ::testing::HasSubstr;
 
 using Resume = RunTest;
 
+const std::string kMeanNorm = Plugins("tcp", "priority_sched", "sgd",
+                                      "," ENGINE_TEST_RESUME_FOLDER "/libengine_mean_norm.so");
+
 TEST_F(Resume, TwentyStepsAreTenAndTenMoreToTheBit) {
   const std::pair<int, std::vector<std::string>> cases[] = {
       {1, {}},
@@ -28,6 +31,28 @@ TEST_F(Resume, TwentyStepsAreTenAndTenMoreToTheBit) {
   for (const std::string& config : {std::string(kMlp), Gpt(), Gpt("tied: false")}) {
     for (const auto& [ranks, more] : cases) ExpectGoesOnToTheBit(config, ranks, more);
   }
+}
+
+// Each rank has the norms of its own gradients. Of version 0 the hook forgets.
+TEST_F(Resume, WhatAHookRemembersGoesOnToTheBit) {
+  for (const int ranks : {1, 2, 3}) {
+    const auto tensors = ExpectGoesOnToTheBit(kMlp, ranks, {kMeanNorm});
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(tensors.contains("saved/hook/mean_norm/" + std::to_string(rank)), rank < ranks);
+    }
+  }
+  const Training refused =
+      TrainWithThreads(kMlp, {.ranks = 2, .resume = folder_ / "part"},
+                       {kMeanNorm, "mean_norm.version=2", "train.steps=30"}, /*expect_ok=*/false);
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_THAT(refused.status.message(),
+              HasSubstr("the state of hook 'mean_norm' in the checkpoint has version '1', and the "
+                        "plugin reads version '2'"));
+  const std::vector<std::string> forgets = {kMeanNorm, "mean_norm.version=0"};
+  Train(kMlp, {2}, "whole", forgets);
+  Interrupt(kMlp, 2, "part", forgets);
+  GoOn(kMlp, 2, "part", forgets);
+  EXPECT_NE(Tensors("part"), Tensors("whole"));
 }
 
 TEST_F(Resume, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
@@ -45,15 +70,17 @@ TEST_F(Resume, ACheckpointOfAnyNumberOfRanksServesAnyOther) {
 TEST_F(Resume, WithoutAConfigurationTheCommandTakesThatOfTheCheckpoint) {
   folder_.Write("mlp.pbtxt", kMlp);
   const auto run = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"run", "-q", "-n", "2"});
+    arguments.insert(arguments.begin(),
+                     {"run", "-q", "-n", "2", "--plugin-path", ENGINE_TEST_RESUME_FOLDER});
     const Outcome outcome = Engine(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return outcome.err;
   };
   const std::string constant = "train.learning_rate.schedule=constant";
-  run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=whole"});
-  run({"mlp.pbtxt", "--set", constant, "--set", "output.checkpoint=part", "--set", "train.steps=10",
-       "--set", "output.metrics=part.jsonl"});
+  run({"mlp.pbtxt", "--plugins", "mean_norm", "--set", constant, "--set",
+       "output.checkpoint=whole"});
+  run({"mlp.pbtxt", "--plugins", "mean_norm", "--set", constant, "--set", "output.checkpoint=part",
+       "--set", "train.steps=10", "--set", "output.metrics=part.jsonl"});
   EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 10u);
   // It writes to the file that it reads, and to no other that only the checkpoint names.
   EXPECT_THAT(run({"--resume", "part", "--set", "train.steps=15"}),

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/rank_states.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/exec/rank_world.h"
@@ -148,9 +148,11 @@ class ErrorFeedbackTest : public ::testing::Test {
     residuals->resize(static_cast<size_t>(phase.ranks));
     world.end = [&](exec::Executor& executor, int rank) -> Status {
       (*residuals)[static_cast<size_t>(rank)] = StateOf(executor);
+      checkpoint::SpillFile spill(to_);
+      ENGINE_ASSIGN_OR_RETURN(const auto kept, checkpoint::CollectRankStates(executor, spill));
       if (rank > 0) return {};
       return checkpoint::WriteCheckpoint(to_, executor,
-                                         {.config = "seed: 1", .world_size = phase.ranks});
+                                         {.config = "seed: 1", .world_size = phase.ranks}, kept);
     };
     return world.Run();
   }
@@ -191,33 +193,6 @@ TEST_F(ErrorFeedbackTest, ARunGoesOnWithAnotherBatchLossScaleAndNumberOfRanks) {
                    {.loss_scale = 1024, .samples = {512, 7}},
                    {.loss_scale = 0.125f, .samples = {32}},
                    {.ranks = 3, .loss_scale = 8, .samples = {100, 9}}});
-}
-
-// As a hook has it whose states have changed their meaning, and with it their names.
-class OtherState final : public WireHook {
- public:
-  WireTraits wire_traits() const noexcept override {
-    return {.state_count = 1, .state_names = {{"residual"}}};
-  }
-  Status Pack(const WireCall&) noexcept override { return {}; }
-  Status Unpack(const WireCall&) noexcept override { return {}; }
-};
-
-TEST_F(ErrorFeedbackTest, AStateOfAnotherNameIsDroppedWithAWarning) {
-  ExpectReference({{.samples = {512, 7}}});
-  Rig rig;
-  ASSERT_THAT(
-      rig.Make(Product(), std::make_unique<RandomScheduler>(), std::make_unique<FakeCommunicator>(),
-               HookList(std::make_unique<OtherState>())),
-      IsOk());
-  const auto opened = ValueOf(checkpoint::OpenCheckpoint(to_));
-  ASSERT_THAT(checkpoint::LoadCheckpoint(opened, *rig.executor, {.rank = 0, .world_size = 1}),
-              IsOk());
-  EXPECT_THAT(StateOf(*rig.executor), ::testing::Each(0));
-  EXPECT_THAT(
-      checkpoint::StateWarnings(opened, *rig.executor, 1),
-      ::testing::ElementsAre("this run has no use for 'hook/hook0/mean_residual' of the checkpoint",
-                             "the checkpoint has no 'hook/hook0/residual': it begins with zeros"));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class HostDevice : public DeviceBase {
 // All-reduce of `world_size` ranks that all hold the same: multiplies by the number of ranks.
 // Transfers end on a thread of its own after `delay`, or at once if that is zero; the one with
 // sequence `fail_sequence` fails.
-class FakeCommunicator final : public CommunicatorBase {
+class FakeCommunicator : public Communicator {
  public:
   explicit FakeCommunicator(int world_size = 1, std::chrono::microseconds delay = {})
       : world_(static_cast<float>(world_size)), delay_(delay) {}
@@ -251,12 +251,8 @@ inline StepBatch ChainBatch(int64_t samples, int64_t width, uint64_t step, int r
 
 inline exec::ExecutorOptions TestOptions(int rank, int size, int64_t timeout_ms,
                                          const char* communicator = "hub") {
-  const auto held = std::make_shared<std::deque<std::vector<float>>>();
   return {.rank = {.rank = rank, .world_size = size},
           .timeout_ms = timeout_ms,
-          .memory_for_states = [held](int64_t count) -> Result<float*> {
-            return held->emplace_back(count).data();
-          },
           .communicator_name = communicator,
           .scheduler_name = "test_sched",
           .optimizer_name = "test_sgd"};
