@@ -51,11 +51,11 @@ std::vector<State> StatesOf(const exec::Executor& executor) {
                       .numbers = wire->state(s)});
   }
   const auto add = [&](const char* kind, const std::string& name, Object& object) {
-    void* const saved = object.Query(kSavedStateId);
+    SavedState* const saved = Query<SavedState>(object);
     if (saved == nullptr) return;
     states.push_back({.name = fmt::format("{}{}/{}", kSavedPrefix, kind, name),
                       .plugin = fmt::format("{} '{}'", kind, name),
-                      .saved = static_cast<SavedState*>(saved)});
+                      .saved = saved});
   };
   add("communicator", options.communicator_name, *plugins.communicator);
   add("scheduler", options.scheduler_name, *plugins.scheduler);

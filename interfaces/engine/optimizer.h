@@ -55,7 +55,7 @@ ENGINE_LAYOUT(UpdateCall, struct_size, value, gradient, states, count, gradient_
               learning_rate, weight_decay_scale, learning_rate_scale, step, stream, device_scale,
               scalars, value_bf16);
 
-// Query<SpanUpdates> of a Optimizer gives one or null: for optimizers that gain from seeing many
+// Query<SpanUpdates> of an Optimizer gives one or null: for optimizers that gain from seeing many
 // spans at once.
 ENGINE_INTERFACE(SpanUpdates, Interface, "engine.span_updates.draft/1", Update);
 class SpanUpdatesBase : public Implements<SpanUpdates> {

@@ -285,7 +285,7 @@ class Hub {
   std::thread thread_;
 };
 
-class HubCommunicator : public Communicator {
+class HubCommunicator : public CommunicatorBase {
  public:
   HubCommunicator(Hub& hub, int rank, uint32_t ordered = 1)
       : hub_(hub), rank_(rank), ordered_(ordered) {}

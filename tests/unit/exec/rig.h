@@ -58,7 +58,7 @@ class HostDevice : public DeviceBase {
 // All-reduce of `world_size` ranks that all hold the same: multiplies by the number of ranks.
 // Transfers end on a thread of its own after `delay`, or at once if that is zero; the one with
 // sequence `fail_sequence` fails.
-class FakeCommunicator : public Communicator {
+class FakeCommunicator : public CommunicatorBase {
  public:
   explicit FakeCommunicator(int world_size = 1, std::chrono::microseconds delay = {})
       : world_(static_cast<float>(world_size)), delay_(delay) {}

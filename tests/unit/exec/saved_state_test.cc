@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Memory : public SavedState {
+class Memory : public SavedStateBase {
  public:
   uint32_t state_version() const noexcept final { return 3; }
   Status SaveState(void (*sink)(void*, const uint8_t*, uint64_t), void* context) noexcept final {
@@ -45,7 +45,7 @@ class With final : public Base, public Memory {
  public:
   using Base::Base;
   void* Query(std::string_view id) noexcept override {
-    return id == kSavedStateId ? static_cast<SavedState*>(this) : Base::Query(id);
+    return id == SavedState::kId ? static_cast<SavedState*>(this) : Base::Query(id);
   }
 };
 
@@ -55,7 +55,7 @@ std::vector<Memory*> MemoriesOf(const exec::Executor& executor) {
   std::vector<Memory*> memories;
   for (Object* const object : std::initializer_list<Object*>{
            plugins.communicator.get(), plugins.scheduler.get(), plugins.hooks[0].get()}) {
-    auto* const saved = static_cast<SavedState*>(object->Query(kSavedStateId));
+    auto* const saved = Query<SavedState>(*object);
     memories.push_back(static_cast<Memory*>(saved));
   }
   return memories;

@@ -13,7 +13,7 @@
 namespace engine::mean_norm {
 namespace {
 
-class MeanNorm final : public GradientHook, public SavedState {
+class MeanNorm final : public GradientHookBase, public SavedStateBase {
  public:
   explicit MeanNorm(const Options& options)
       : version_(static_cast<uint32_t>(options.Int("version"))) {}
@@ -22,7 +22,7 @@ class MeanNorm final : public GradientHook, public SavedState {
     return {.stage = HookStage::kLocal, .scope = HookScope::kTensor};
   }
   void* Query(std::string_view id) noexcept override {
-    return version_ > 0 && id == kSavedStateId ? static_cast<SavedState*>(this) : nullptr;
+    return version_ > 0 && id == SavedState::kId ? static_cast<SavedState*>(this) : nullptr;
   }
   Status Setup(uint32_t parameters) noexcept override {
     means_.resize(parameters);
