@@ -1,6 +1,20 @@
 #include "core/plugin/create_object.h"
 
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "engine/ext/accelerator.h"
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/link_cost.h"
+#include "engine/ext/parameter_server.h"
+#include "engine/ext/recorded_transfers.h"
+#include "engine/ext/row_table.h"
+#include "engine/ext/saved_state.h"
+#include "engine/ext/shared_memory.h"
+#include "engine/ext/sub_groups.h"
+#include "engine/ext/wire_format.h"
+#include "engine/ext/wire_progress.h"
 
 namespace engine::plugin {
 
@@ -17,10 +31,38 @@ Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& h
     const Status named = status.WithContext("plugin '%s'", name);
     return at_block ? named.WithContext("%s", choice.origin.c_str()) : named;
   }
-  if (object != nullptr) return std::unique_ptr<Object>(object);
-  return Status::Error(StatusCode::kPlugin,
-                       "plugin '%s': its create function reported success and made no object",
-                       name);
+  if (object == nullptr) {
+    return Status::Error(StatusCode::kPlugin,
+                         "plugin '%s': its create function reported success and made no object",
+                         name);
+  }
+  std::unique_ptr<Object> made(object);
+  ENGINE_RETURN_IF_ERROR(CheckExtensions(*made, choice.entry.Title()));
+  return made;
+}
+
+namespace {
+
+template <typename... X>
+Status CheckLayouts(const Object& object, const std::string& title) {
+  Status status;
+  const auto check = [&](std::string_view id, bool is_there, bool is_usable) {
+    if (!is_there || is_usable) return;
+    status = Status::Error(StatusCode::kPlugin,
+                           "%s offers %s with another layout than this engine has: rebuild it "
+                           "against the headers of this engine",
+                           title.c_str(), std::string(id).c_str());
+  };
+  (check(X::kId, object.Query(X::kId, 0) != nullptr, Query<X>(object) != nullptr), ...);
+  return status;
+}
+
+}  // namespace
+
+Status CheckExtensions(const Object& object, const std::string& title) {
+  return CheckLayouts<Accelerator, GroupedTransfers, LinkModel, ParameterClient, ParameterServer,
+                      RecordedTransfers, RowTable, SavedState, SharedMemory, SpanUpdates, SubGroups,
+                      WireFormat, WireProgress>(object, title);
 }
 
 }  // namespace engine::plugin

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/plugin/plugin_set.h"
 #include "engine/host.h"
+#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine::plugin {
@@ -15,13 +17,22 @@ namespace engine::plugin {
 Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& host,
                                              base::CallWatch* watch = nullptr);
 
-// The same; by the contract of its kind the object is a T. Type information is private to each
-// library, so no dynamic_cast could tell.
+// kPlugin when an extension of `object`, which is of plugin `title`, has another layout than here: it
+// would be taken for one that is not there.
+Status CheckExtensions(const Object& object, const std::string& title);
+
+// The same, of the role T.
 template <typename T>
 Result<std::unique_ptr<T>> Create(const PluginChoice& choice, Host& host,
                                   base::CallWatch* watch = nullptr) {
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Object> object, CreateObject(choice, host, watch));
-  return std::unique_ptr<T>(static_cast<T*>(object.release()));
+  T* const role = Query<T>(*object);
+  if (role != nullptr) {
+    (void)object.release();
+    return std::unique_ptr<T>(role);
+  }
+  return Status::Error(StatusCode::kPlugin, "%s made an object that is no %s of this engine",
+                       choice.entry.Title().c_str(), std::string(T::kId).c_str());
 }
 
 }  // namespace engine::plugin

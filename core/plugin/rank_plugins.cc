@@ -48,7 +48,9 @@ Status RankPlugins::CreateOps() {
                            entry.name.c_str(), entry.device.c_str(),
                            device != nullptr ? "one" : "none");
     }
-    if (device != nullptr) set_.device = device;
+    if (device == nullptr) continue;
+    ENGINE_RETURN_IF_ERROR(CheckExtensions(*device, entry.Title()));
+    set_.device = device;
   }
   return {};
 }
