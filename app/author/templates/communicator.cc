@@ -48,9 +48,11 @@ class StoreTransport final : public kit::Transport {
     const Transfer& t = work.transfer();
     const kit::TransferId own = kit::IdOf(t);
     const bool sends = t.kind != TransferKind::kBroadcast || t.root == ranks_.rank;
-    const size_t slices = t.kind == TransferKind::kReduceScatter ? WorldSize() : sends ? 1 : 0;
+    const int32_t slices = t.kind == TransferKind::kReduceScatter ? ranks_.world_size : sends;
     std::string value(reinterpret_cast<const char*>(&own), sizeof own);
-    if (t.send) value.append(static_cast<const char*>(t.send), slices * kit::SizeBytes(t));
+    if (t.send)
+      value.append(static_cast<const char*>(t.send),
+                   static_cast<size_t>(slices) * kit::SizeBytes(t));
     work.MarkStarted();
     ENGINE_RETURN_IF_ERROR(kit::SetText(host_, Key(number_, ranks_.rank), value));
     for (int32_t rank = 0; rank < ranks_.world_size; ++rank) {
@@ -102,7 +104,6 @@ class StoreTransport final : public kit::Transport {
   std::string Key(uint64_t number, int32_t rank) const {
     return prefix_ + "/" + std::to_string(number) + "/" + std::to_string(rank);
   }
-  size_t WorldSize() const noexcept { return static_cast<size_t>(ranks_.world_size); }
 
   Host& host_;
   const RankInfo ranks_ = host_.rank_info();
