@@ -32,7 +32,8 @@ struct Ended {
   int status = 0;  // of waitpid
 };
 
-// Runs `body` in a process of its own and reads what it writes to the descriptor that it gets.
+// Runs `body` in a process of its own and reads what it writes there to standard error and to the
+// descriptor that it gets.
 Result<Ended> InAProcess(const std::function<void(int)>& body) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -46,8 +47,7 @@ Result<Ended> InAProcess(const std::function<void(int)>& body) {
   }
   if (pid == 0) {
     alarm(kSeconds);
-    // What goes wrong there is told here.
-    if (const int nowhere = open("/dev/null", O_WRONLY); nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+    dup2(write_end.get(), STDERR_FILENO);
     body(write_end.get());
     _exit(0);
   }
@@ -59,6 +59,12 @@ Result<Ended> InAProcess(const std::function<void(int)>& body) {
   }
   waitpid(pid, &ended.status, 0);
   return ended;
+}
+
+std::string LastLine(const std::string& text) {
+  std::string last;
+  for (const std::string& line : Split(text, '\n')) last = line.empty() ? last : line;
+  return last;
 }
 
 // The program that has loaded this one.
@@ -90,23 +96,25 @@ Status CheckDependencies(const std::string& file) {
 }
 
 Status TryToLoad(const plugin::PluginEntry& entry) {
+  constexpr char kMark = 1;  // before the message of the loader, which may be empty
   const auto load = [&](int fd) {
-    const std::string line = entry.load(entry).status().message() + std::string("\n");
-    (void)!write(fd, line.data(), line.size());
+    const std::string marked = kMark + std::string(entry.load(entry).status().message());
+    (void)!write(fd, marked.data(), marked.size());
   };
   ENGINE_ASSIGN_OR_RETURN(const Ended loaded, InAProcess(load));
-  const size_t end = loaded.written.find('\n');
-  if (end == 0) return {};
-  if (end != std::string::npos) {
-    return Status::Error(StatusCode::kPlugin, "%s", loaded.written.substr(0, end).c_str());
+  const size_t mark = loaded.written.rfind(kMark);
+  if (mark != std::string::npos) {
+    const std::string message = loaded.written.substr(mark + 1);
+    return message.empty() ? Status() : Status::Error(StatusCode::kPlugin, "%s", message.c_str());
   }
   const int signal = WIFSIGNALED(loaded.status) ? WTERMSIG(loaded.status) : 0;
   if (signal == SIGALRM) {
     return Status::Error(StatusCode::kPlugin, "its constructors take longer than %u s", kSeconds);
   }
-  return Status::Error(StatusCode::kPlugin, "its constructors end the process with %s %d",
+  return Status::Error(StatusCode::kPlugin, "its constructors end the process with %s %d: %s",
                        signal != 0 ? "signal" : "exit code",
-                       signal != 0 ? signal : WEXITSTATUS(loaded.status));
+                       signal != 0 ? signal : WEXITSTATUS(loaded.status),
+                       LastLine(loaded.written).c_str());
 }
 
 }  // namespace engine::plugins
