@@ -5,6 +5,7 @@
 #include "app/author/new_project.h"
 #include "app/cli/commands.h"
 #include "app/config/describe.h"
+#include "app/config/schema.h"
 #include "app/launch/exit_code.h"
 #include "app/launch/log.h"
 
@@ -28,6 +29,8 @@ int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
 int CheckPluginCommand(const std::string& file) {
   std::vector<Status> problems;
   const plugins::PluginFile entry = plugins::CheckPluginFile(file, &problems);
+  const Status name = config::CheckNotAKey(entry.name).WithContext("%s", entry.path.c_str());
+  if (!name.ok()) problems.push_back(name);
   for (const Status& problem : problems) (void)command::ReportError(problem);
   if (!problems.empty()) return launch::ExitCode(StatusCode::kPlugin);
   const std::string line = entry.path + ": " + Name(entry.kind) + " '" + entry.name + "' " +
@@ -37,7 +40,8 @@ int CheckPluginCommand(const std::string& file) {
 }
 
 int NewPluginCommand(const std::string& name, const std::string& kind) {
-  const Status written = author::WriteProject(name, kind);
+  const Status free = config::CheckNotAKey(name);
+  const Status written = free.ok() ? author::WriteProject(name, kind) : free;
   if (!written.ok()) return command::ReportError(written);
   std::printf("wrote the folder %s: its README.md says how to build, check and use it\n",
               name.c_str());

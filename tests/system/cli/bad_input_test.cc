@@ -105,6 +105,7 @@ TEST_F(BadInput, NewPluginsNeedANameAndAKind) {
       {"plugins new " + std::string(32, 'a') + " --kind hook", 2, HasSubstr("at most 31")},
       {"plugins new mine --kind hok", 2, HasSubstr("did you mean 'hook'?")},
       {"plugins new none/mine --kind hook", 2, HasSubstr("no name")},
+      {"plugins new train --kind hook", 2, HasSubstr("a key of the configuration")},
   });
   EXPECT_FALSE(std::filesystem::exists(folder_ / "mine"));
 }
