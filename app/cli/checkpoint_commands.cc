@@ -60,13 +60,11 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
   const auto checkpoint = checkpoint::OpenCheckpoint(flags.file);
   if (!checkpoint.ok()) return command::ReportError(checkpoint.status());
   // One process needs no communication, whatever the run used.
-  const config::ConfigRequest request{
-      .text = checkpoint->info.config,
-      .origin = "configuration in " + flags.file,
-      .is_data = true,
-      .overrides = flags.overrides,
-      .plugin_folders = command::PluginFolders(flags.plugin, environment)};
-  const auto config = config::Config::Load(request);
+  const auto config = command::LoadConfig({.text = checkpoint->info.config,
+                                           .origin = "configuration in " + flags.file,
+                                           .is_data = true,
+                                           .overrides = flags.overrides},
+                                          flags.plugin, environment);
   if (!config.ok()) return command::ReportError(config.status());
   const launch::LaunchPlan plan{
       .mode = launch::LaunchPlan::Mode::kThreads, .info = {}, .source = "one process"};

@@ -45,6 +45,8 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment);
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment);
 int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
                    const command::Environment& environment);
+int CheckPluginCommand(const std::string& file);
+int NewPluginCommand(const std::string& name, const std::string& kind);
 int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);

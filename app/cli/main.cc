@@ -142,11 +142,26 @@ class CommandLine {
   }
 
   void AddPlugins() {
-    CLI::App* plugins = app_.add_subcommand("plugins", "List plugins, or describe one");
+    CLI::App* plugins =
+        app_.add_subcommand("plugins", "List plugins, describe or check one, or begin a new one");
     plugins->add_option("name", plugin_name_, "Name of a plugin, or path of its file")
         ->type_name("NAME");
     command::AddPluginFolders(plugins, "--plugin-path", &plugins_.folders);
-    plugins->callback([this] { code_ = PluginsCommand(plugins_, plugin_name_, environment_); });
+    plugins->add_option("--check", plugin_file_, "Say why this library would be refused, if so")
+        ->type_name("FILE");
+    CLI::App* made = plugins->add_subcommand("new", "Write a project that makes a plugin");
+    made->add_option("name", plugin_name_, "Its name, and that of the folder to make")
+        ->required()
+        ->type_name("NAME");
+    made->add_option("--kind", plugin_kind_,
+                     "communicator, scheduler, optimizer, ops, hook, dataset or model")
+        ->required()
+        ->type_name("KIND");
+    plugins->callback([this, made] {
+      code_ = made->parsed()         ? NewPluginCommand(plugin_name_, plugin_kind_)
+              : plugin_file_.empty() ? PluginsCommand(plugins_, plugin_name_, environment_)
+                                     : CheckPluginCommand(plugin_file_);
+    });
   }
 
   void AddConfig() {
@@ -186,7 +201,7 @@ class CommandLine {
   RunFlags run_;
   ServeFlags serve_;
   command::PluginFlags plugins_;
-  std::string plugin_name_;
+  std::string plugin_name_, plugin_kind_, plugin_file_;
   command::ConfigFlags config_;
   CheckpointFlags checkpoint_;
   int code_ = 0;

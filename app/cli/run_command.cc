@@ -58,14 +58,13 @@ Result<config::Config> LoadRunConfig(const RunFlags& flags, const command::Envir
   std::vector<std::string> overrides = {"output.checkpoint=" +
                                         checkpoint::FirstName(flags.resume, checkpoint.info.step)};
   overrides.insert(overrides.end(), flags.config.overrides.begin(), flags.config.overrides.end());
-  return config::Config::Load(
-      {.text = checkpoint.info.config,
-       .origin = "configuration in " + flags.resume,
-       .is_data = true,
-       .overrides = overrides,
-       .plugins = flags.config.plugins,
-       .default_plugins = communicators,
-       .plugin_folders = command::PluginFolders(flags.config.plugin, environment)});
+  return command::LoadConfig({.text = checkpoint.info.config,
+                              .origin = "configuration in " + flags.resume,
+                              .is_data = true,
+                              .overrides = overrides,
+                              .plugins = flags.config.plugins,
+                              .default_plugins = communicators},
+                             flags.config.plugin, environment);
 }
 
 void StartLog(base::RankContext& member, bool quiet, bool verbose) {
@@ -104,6 +103,10 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   if (!config.ok()) return command::ReportError(config.status());
   const config::OutputOptions& output = config->output();
   const auto notice = Notices();
+  const bool speaks = plan->mode != launch::LaunchPlan::Mode::kJoin || plan->info.rank == 0;
+  if (speaks) {
+    for (const std::string& line : command::ShadowNotices(*config, environment)) notice(line);
+  }
   for (const std::string& key : output.dropped) {
     notice(flags.resume + ": what its configuration says of " + key +
            " does not count; give --set " + key + "=FILE to write one");
@@ -115,8 +118,7 @@ int RunCommand(const RunFlags& flags, const command::Environment& environment) {
   }
   // Opened before any rank reads its data, which may lie in the same folder.
   std::unique_ptr<run::MetricsFile> metrics;
-  if (!output.metrics.empty() &&
-      (plan->mode != launch::LaunchPlan::Mode::kJoin || plan->info.rank == 0)) {
+  if (!output.metrics.empty() && speaks) {
     auto opened = run::MetricsFile::Open(output.metrics, flags.resume.empty()
                                                              ? run::MetricsFile::Earlier::kReplace
                                                              : run::MetricsFile::Earlier::kKeep);
@@ -143,11 +145,12 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
   const int64_t wait_ms = int64_t{flags.wait_seconds} * 1000;
   const launch::LaunchOptions options{.rendezvous_timeout_ms = wait_ms, .notice = Notices()};
   const auto folders = command::PluginFolders(flags.plugin, environment);
+  if (!folders.ok()) return command::ReportError(folders.status());
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
         ENGINE_ASSIGN_OR_RETURN(const config::Config config,
-                                run::ConfigOfRun(member, folders, wait_ms));
+                                run::ConfigOfRun(member, *folders, wait_ms));
         return run::ServeParameters(config, member);
       });
   return command::ReportOutcome(outcome);

@@ -9,13 +9,15 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
+#include <set>
+#include <utility>
 
 #include "app/command/version.h"
 #include "app/config/default_config.h"
 #include "app/launch/exit_code.h"
 #include "app/launch/log.h"
 #include "app/launch/member.h"
+#include "app/plugins/words.h"
 #include "kit/file.h"
 #include "kit/unique_fd.h"
 
@@ -31,6 +33,18 @@ Result<std::string> ReadConfigFile(const std::string& path) {
                          "configuration %s is not a text file of at most 16 MiB", path.c_str());
   }
   return std::string(file->bytes().begin(), file->bytes().end());
+}
+
+// Where plugins lie that came with the engine.
+std::vector<std::string> OwnFolders(const Environment& environment) {
+  std::vector<std::string> folders;
+  if (!environment.binary_folder.empty()) {
+    folders.push_back(environment.binary_folder + "/plugins");
+    folders.push_back(environment.binary_folder + "/../lib/engine/plugins");
+    folders.push_back(environment.binary_folder + "/../" + kInstallLibrary + "/engine/plugins");
+  }
+  folders.emplace_back(kInstallPluginFolder);
+  return folders;
 }
 
 }  // namespace
@@ -74,20 +88,43 @@ void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure) {
   app->add_flag("--insecure", *insecure, "Whoever can connect may join, over a network too");
 }
 
-std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment) {
+Result<std::vector<std::string>> PluginFolders(const PluginFlags& flags,
+                                               const Environment& environment) {
   std::vector<std::string> folders = flags.folders;
+  for (const std::string& folder : folders) {
+    ENGINE_RETURN_IF_ERROR(plugins::CheckFolder(folder).WithContext("--plugin-path"));
+  }
   const auto listed = environment.variables.find("ENGINE_PLUGIN_PATH");
   if (listed != environment.variables.end()) {
-    std::istringstream list(listed->second);
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back(folder);
+    const std::vector<std::string> list = plugins::Split(listed->second, ':');
+    folders.insert(folders.end(), list.begin(), list.end());
   }
-  if (!environment.binary_folder.empty()) {
-    folders.push_back(environment.binary_folder + "/plugins");
-    folders.push_back(environment.binary_folder + "/../lib/engine/plugins");
-    folders.push_back(environment.binary_folder + "/../" + kInstallLibrary + "/engine/plugins");
-  }
-  folders.push_back(kInstallPluginFolder);
+  const std::vector<std::string> own = OwnFolders(environment);
+  folders.insert(folders.end(), own.begin(), own.end());
   return folders;
+}
+
+std::vector<std::string> ShadowNotices(const config::Config& config,
+                                       const Environment& environment) {
+  std::set<std::string> own;
+  for (const std::string& folder : OwnFolders(environment)) {
+    own.insert(plugins::AbsolutePath(folder));
+  }
+  std::vector<std::string> notices;
+  for (const plugin::PluginChoice* choice : config.plugins().All()) {
+    const std::string& used = choice->entry.path;
+    std::vector<std::string> others;
+    bool found = false;  // by its name
+    for (const plugins::PluginFile& file : config.catalog().files()) {
+      if (file.name != choice->entry.name) continue;
+      if (!file.shadowed) found = file.path == used;
+      if (file.shadowed && found) others.push_back(file.path);
+    }
+    if (others.empty() || own.contains(used.substr(0, used.rfind('/')))) continue;
+    notices.push_back(choice->entry.Title() + ": " + used + " is used, and not " +
+                      plugins::Join(others) + ", which has the same name");
+  }
+  return notices;
 }
 
 std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
@@ -96,12 +133,19 @@ std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
           {.name = shape.one_host ? "shm" : "tcp", .device = ""}};
 }
 
+Result<config::Config> LoadConfig(config::ConfigRequest request, const PluginFlags& flags,
+                                  const Environment& environment) {
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> all, PluginFolders(flags, environment));
+  request.first_folders = flags.folders;
+  request.plugin_folders.assign(all.begin() + static_cast<std::ptrdiff_t>(flags.folders.size()),
+                                all.end());
+  return config::Config::Load(request);
+}
+
 Result<config::Config> LoadConfig(const ConfigFlags& flags, const Environment& environment,
                                   const std::vector<config::DefaultPlugin>& communicators) {
-  config::ConfigRequest request{.overrides = flags.overrides,
-                                .plugins = flags.plugins,
-                                .default_plugins = communicators,
-                                .plugin_folders = PluginFolders(flags.plugin, environment)};
+  config::ConfigRequest request{
+      .overrides = flags.overrides, .plugins = flags.plugins, .default_plugins = communicators};
   if (flags.file.empty()) {
     request.text = config::DefaultConfigText();
     request.origin = "built-in default";
@@ -111,7 +155,7 @@ Result<config::Config> LoadConfig(const ConfigFlags& flags, const Environment& e
     const size_t slash = flags.file.rfind('/');
     request.base_folder = slash == std::string::npos ? "." : flags.file.substr(0, slash + 1);
   }
-  return config::Config::Load(request);
+  return LoadConfig(std::move(request), flags.plugin, environment);
 }
 
 Status PrepareFolder(const std::string& folder) {

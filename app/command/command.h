@@ -43,19 +43,29 @@ void AddOverrides(CLI::App* app, const std::string& flag, std::vector<std::strin
                   const std::string& help);
 void AddPluginFolders(
     CLI::App* app, const std::string& flag, std::vector<std::string>* folders,
-    const std::string& help = "Folder to search for plugins first; can be repeated");
+    const std::string& help = "Folder to search for plugins before all others; can be repeated");
 
 // --rendezvous and --launcher.
 void AddLauncher(CLI::App* app, launch::LaunchFlags* flags);
 // --key-file and --insecure: who may join over a network.
 void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure);
 
-// --plugin-path, then ENGINE_PLUGIN_PATH, then beside the binary, then the install directory.
-std::vector<std::string> PluginFolders(const PluginFlags& flags, const Environment& environment);
+// --plugin-path, then ENGINE_PLUGIN_PATH, then those that came with the engine: beside the binary and
+// the install directory. kConfig when --plugin-path names no folder.
+Result<std::vector<std::string>> PluginFolders(const PluginFlags& flags,
+                                               const Environment& environment);
+
+// The plugins of a run that hide another file of their name, a sentence of each. Where a plugin that
+// came with the engine is used there is nothing to say.
+std::vector<std::string> ShadowNotices(const config::Config& config,
+                                       const Environment& environment);
 
 // What a run of that shape uses if nobody names a communicator.
 std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
 
+// `request` with the folders of PluginFolders: those of `flags` before its own, the others after them.
+Result<config::Config> LoadConfig(config::ConfigRequest request, const PluginFlags& flags,
+                                  const Environment& environment);
 // The configuration of `flags`, or the built-in default, with `communicator` if it names none.
 Result<config::Config> LoadConfig(
     const ConfigFlags& flags, const Environment& environment,

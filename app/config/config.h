@@ -43,9 +43,9 @@ struct ConfigRequest {
   // For roles that nothing above fills, the first that fits; those that no folder has are passed
   // over.
   std::vector<DefaultPlugin> default_plugins;
-  // Folders after those of the configuration itself, in search order (--plugin-path,
-  // ENGINE_PLUGIN_PATH, beside the binary, the install directory).
-  std::vector<std::string> plugin_folders;
+  // Folders that are searched for plugins, in this order: before those of the configuration itself
+  // (--plugin-path) and after them (ENGINE_PLUGIN_PATH, beside the binary, the install directory).
+  std::vector<std::string> first_folders, plugin_folders;
 };
 
 // A configuration that has been checked.

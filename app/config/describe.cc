@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "app/plugins/dependencies.h"
 #include "app/plugins/option_value.h"
 #include "app/plugins/words.h"
 
@@ -52,8 +53,12 @@ std::string ListPlugins(const plugins::PluginCatalog& catalog) {
   std::vector<Row> usable{{"NAME", "KIND", "VERSION", "WHAT", "FILE"}};
   std::string broken, shadowed;
   for (const plugins::PluginFile& entry : catalog.files()) {
-    if (!entry.problem.ok()) {
-      broken += "  " + entry.name + "  " + entry.problem.message() + "\n";
+    const bool may_be_used = entry.problem.ok() && !entry.shadowed;
+    const Status problem =
+        may_be_used ? plugins::CheckDependencies(entry.path).WithContext("%s", entry.path.c_str())
+                    : entry.problem;
+    if (!problem.ok()) {
+      broken += "  " + entry.name + "  " + problem.message() + "\n";
     } else if (entry.shadowed) {
       const auto first =
           std::find_if(catalog.files().begin(), catalog.files().end(),

@@ -119,13 +119,21 @@ Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const S
     if (IsAboutPlugins(argument)) ENGINE_RETURN_IF_ERROR(document.Override(argument));
   }
   const Cursor root = document.Root();
-  const bool in_text = document.Origin(root, root.Field("plugin_path"), 0) != "--set";
+  const auto* field = root.Field("plugin_path");
+  const bool in_text = document.Origin(root, field, 0) != "--set";
   Discovery found;
+  std::vector<std::string> folders = request.first_folders;
   for (const std::string& folder : document.List("plugin_path")) {
     if (request.is_data && in_text) break;
-    found.plugin_path.push_back(plugins::AbsolutePath(folder, in_text ? request.base_folder : ""));
+    const std::string path = plugins::AbsolutePath(folder, in_text ? request.base_folder : "");
+    const Status exists = plugins::CheckFolder(path);
+    if (!exists.ok()) {
+      return document.Error(root, field, static_cast<int>(found.plugin_path.size()),
+                            exists.message());
+    }
+    found.plugin_path.push_back(path);
+    folders.push_back(path);
   }
-  std::vector<std::string> folders = found.plugin_path;
   folders.insert(folders.end(), request.plugin_folders.begin(), request.plugin_folders.end());
   found.catalog = plugins::PluginCatalog::Scan(folders);
   ENGINE_RETURN_IF_ERROR(FindChosen(request, document, &found));

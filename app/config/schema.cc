@@ -124,6 +124,16 @@ const pb::Descriptor& OwnerOf(PluginKind kind) {
 
 }  // namespace
 
+Status CheckNotAKey(const std::string& name) {
+  for (const pb::Descriptor* block : {proto::Config::descriptor(), proto::Data::descriptor(),
+                                      proto::Model::descriptor(), proto::Layer::descriptor()}) {
+    if (block->FindFieldByName(name) == nullptr) continue;
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "'%s' is a key of the configuration: choose another name", name.c_str());
+  }
+  return {};
+}
+
 Result<std::shared_ptr<const Schema>> Schema::Build(
     const std::vector<plugin::PluginEntry>& chosen,
     const std::vector<plugin::PluginEntry>& others) {

@@ -15,6 +15,10 @@
 
 namespace engine::config {
 
+// kInvalidArgument when a plugin cannot be called `name`, because that is a key of engine.proto in a block where
+// those of plugins or ops stand.
+Status CheckNotAKey(const std::string& name);
+
 class Schema {
  public:
   // `chosen` are the plugins of the run, `others` those that were found besides. Of two plugins

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "app/plugins/dependencies.h"
 #include "app/plugins/descriptor.h"
 #include "app/plugins/elf_reader.h"
 #include "app/plugins/load_library.h"
@@ -59,7 +60,6 @@ Status CheckWriters(const fs::path& path) {
 }
 
 Status ReadDescriptor(PluginFile* entry) {
-  ENGINE_RETURN_IF_ERROR(CheckWriters(entry->path));
   ENGINE_ASSIGN_OR_RETURN(const ElfFile elf, ElfFile::Open(entry->path));
   ENGINE_ASSIGN_OR_RETURN(const ElfSymbol symbol, FindDescriptor(elf));
   ENGINE_ASSIGN_OR_RETURN(const auto bytes, elf.Content(symbol));
@@ -68,6 +68,14 @@ Status ReadDescriptor(PluginFile* entry) {
                          "the file of a plugin must be called libengine_<name>.so");
   }
   return DecodeDescriptor(bytes, entry);
+}
+
+PluginFile Unread(const std::string& path) {
+  PluginFile entry;
+  entry.load = LoadLibrary;
+  entry.path = AbsolutePath(path);
+  entry.name = PluginNameOfFile(entry.path);
+  return entry;
 }
 
 std::vector<std::string> PluginFiles(const std::string& folder) {
@@ -89,13 +97,31 @@ std::string AbsolutePath(const std::string& path, const std::string& base) {
   return error ? path : absolute.lexically_normal().string();
 }
 
+Status CheckFolder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return {};
+  return Status::Error(StatusCode::kConfig, "there is no folder %s to search for plugins",
+                       path.c_str());
+}
+
 PluginFile ReadPluginFile(const std::string& path) {
-  PluginFile entry;
-  entry.load = LoadLibrary;
-  entry.path = AbsolutePath(path);
-  entry.name = PluginNameOfFile(entry.path);
-  entry.problem = ReadDescriptor(&entry).WithContext("%s", entry.path.c_str());
+  PluginFile entry = Unread(path);
+  const Status writers = CheckWriters(entry.path);
+  entry.problem =
+      (writers.ok() ? ReadDescriptor(&entry) : writers).WithContext("%s", entry.path.c_str());
   if (entry.name.empty()) entry.name = fs::path(path).stem().string();
+  return entry;
+}
+
+PluginFile CheckPluginFile(const std::string& path, std::vector<Status>* problems) {
+  PluginFile entry = Unread(path);
+  const auto note = [&](const Status& found) {
+    if (!found.ok()) problems->push_back(found.WithContext("%s", entry.path.c_str()));
+  };
+  note(CheckWriters(entry.path));
+  note(ReadDescriptor(&entry));
+  note(CheckDependencies(entry.path));
+  if (problems->empty()) note(TryToLoad(entry));
   return entry;
 }
 

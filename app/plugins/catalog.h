@@ -22,10 +22,17 @@ struct PluginFile : plugin::PluginEntry {
 // `path` from `base` on; from the current directory where that is empty.
 std::string AbsolutePath(const std::string& path, const std::string& base = "");
 
+// kConfig unless there is a folder `path`.
+Status CheckFolder(const std::string& path);
+
 // Reads and checks the descriptor of one file: ELF, symbol, magic, ABI major, minor, layouts,
 // bounds, name against the file's name, and the published options themselves (defaults parse and
 // are in range).
 PluginFile ReadPluginFile(const std::string& path);
+
+// The same, and all else that a run would refuse the file for: every problem that can be seen, one
+// sentence each. What looks right is loaded in a process of its own, which runs its constructors.
+PluginFile CheckPluginFile(const std::string& path, std::vector<Status>* problems);
 
 class PluginCatalog {
  public:

@@ -53,10 +53,11 @@ Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
     plugin_flags.folders = more.plugin_folders;
     plugin_flags.folders.insert(plugin_flags.folders.end(), flags.plugin.folders.begin(),
                                 flags.plugin.folders.end());
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> folders,
+                            command::PluginFolders(plugin_flags, environment));
     ENGINE_ASSIGN_OR_RETURN(
         bench::Contender contender,
-        bench::FindContender(i == 0 ? "A" : "B", plugin, more.overrides,
-                             command::PluginFolders(plugin_flags, environment)));
+        bench::FindContender(i == 0 ? "A" : "B", plugin, more.overrides, folders));
     request.contenders.push_back(std::move(contender));
   }
   return request;

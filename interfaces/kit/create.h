@@ -1,11 +1,14 @@
 // The create function of a plugin. Compiled into the plugin that includes it and no part of the ABI.
 #pragma once
 
+#include <cstring>
 #include <new>
 #include <type_traits>
 #include <utility>
 
+#include "engine/device.h"
 #include "engine/host.h"
+#include "engine/object.h"
 #include "engine/options.h"
 #include "engine/status.h"
 
@@ -29,6 +32,18 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   } else {
     return Make<Made>(out);
   }
+}
+
+// The same for one that works in CPU memory: kUnsupported where the ops of the run do not.
+template <typename Made>
+Status CreateOnCpu(Host& host, const Options& options, Object** out) noexcept {
+  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
+    return Status::Error(StatusCode::kUnsupported,
+                         "works in CPU memory, but the ops run on '%s': choose a plugin for that "
+                         "device",
+                         device->type());
+  }
+  return Create<Made>(host, options, out);
 }
 
 }  // namespace engine::kit

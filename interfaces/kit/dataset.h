@@ -17,14 +17,19 @@
 
 namespace engine::kit {
 
-// Runs what may throw std::bad_alloc, as reading a large file may: kResourceExhausted then.
+// Runs what may throw std::bad_alloc, as reading a large file may: kResourceExhausted then. Without
+// exceptions (-fno-exceptions) that ends the process.
 template <typename Body>
 Status CatchNoMemory(Body body) noexcept {
+#ifdef __cpp_exceptions
   try {
     return body();
   } catch (const std::bad_alloc&) {
     return Status::Error(StatusCode::kResourceExhausted, "out of memory while the data was read");
   }
+#else
+  return body();
+#endif
 }
 
 // `key` is the name of the share in the configuration.

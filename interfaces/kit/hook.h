@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "engine/device.h"
 #include "engine/ext/wire_format.h"
@@ -13,19 +12,6 @@
 #include "kit/create.h"
 
 namespace engine::kit {
-
-// *out = a Hook made of `args`, for a hook called `name` that works in CPU memory: kUnsupported
-// when the ops of the run do not, kResourceExhausted without memory.
-template <typename Hook, typename... Args>
-Status MakeCpuHook(Host& host, const char* name, Object** out, const Args&... args) noexcept {
-  if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "%s works in CPU memory, but the ops run on '%s': choose a hook for that "
-                         "device",
-                         name, device->type());
-  }
-  return Make<Hook>(out, args...);
-}
 
 // Between float32 and a type of 16 bits, in host memory.
 struct CastLoops {

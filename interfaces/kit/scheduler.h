@@ -29,15 +29,20 @@ inline Action Hold() noexcept {
   return {};
 }
 
-// Runs `body`, which may run out of memory, where no exception may pass.
+// Runs `body`, which may run out of memory, where no exception may pass. Without exceptions
+// (-fno-exceptions) that ends the process.
 template <typename Body>
-Status NoThrow(const char* plugin, Body&& body) noexcept {
+Status NoThrow([[maybe_unused]] const char* plugin, Body&& body) noexcept {
+#ifdef __cpp_exceptions
   try {
     std::forward<Body>(body)();
   } catch (...) {
     return Status::Error(StatusCode::kResourceExhausted, "%s has no memory to order the step",
                          plugin);
   }
+#else
+  std::forward<Body>(body)();
+#endif
   return {};
 }
 

@@ -20,7 +20,7 @@
 
 #include "engine/ext/wire_format.h"
 #include "engine/plugin.h"
-#include "kit/hook.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "select.h"
 
@@ -83,10 +83,6 @@ class TopK final : public WireHook {
   Selector selector_;
 };
 
-StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::MakeCpuHook<TopK>(host, "topk", out, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -94,7 +90,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.0.0",
      .kind = PluginKind::kHook,
      .doc = "only the largest elements of gradients travel; the rest is added to the next ones",
-     .create = Create},
+     .create = kit::CreateOnCpu<TopK>},
     NoOps(),
     std::array{kit::FloatOption("ratio", "0.01", 1e-6, 1,
                                 "elements of each gradient that travel, of all; at least one")});

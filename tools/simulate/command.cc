@@ -56,12 +56,11 @@ Result<config::Config> ConfigOfTrace(const trace::Trace& trace, const command::C
                          "the trace %s holds no configuration, so its steps cannot be planned anew",
                          flags.file.c_str());
   }
-  return config::Config::Load(
-      {.text = text->second,
-       .origin = flags.file,
-       .overrides = flags.overrides,
-       .plugins = flags.plugins,
-       .plugin_folders = command::PluginFolders(flags.plugin, environment)});
+  return command::LoadConfig({.text = text->second,
+                              .origin = flags.file,
+                              .overrides = flags.overrides,
+                              .plugins = flags.plugins},
+                             flags.plugin, environment);
 }
 
 Result<TracedRun> ReadTracedRun(const command::ConfigFlags& flags,

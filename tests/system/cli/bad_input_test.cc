@@ -91,7 +91,23 @@ TEST_F(BadInput, WrongPluginsAreRefused) {
       {"run few.pbtxt", 79, HasSubstr("optimizer")},
       {"run run.pbtxt --plugin-path folder --plugins broken", 79, HasSubstr("libengine_broken.so")},
       {"plugins gluu", 79, HasSubstr("gluu")},
+      {"run run.pbtxt --plugin-path gone", 78, HasSubstr("--plugin-path: there is no folder gone")},
+      {"plugins --plugin-path run.pbtxt", 78, HasSubstr("there is no folder run.pbtxt")},
+      {"plugins --check folder/libengine_broken.so", 79, HasSubstr("no ELF file")},
   });
+}
+
+TEST_F(BadInput, NewPluginsNeedANameAndAKind) {
+  std::filesystem::create_directory(folder_ / "folder");
+  ExpectRefused({
+      {"plugins new folder --kind hook", 2, HasSubstr("folder is there already")},
+      {"plugins new Mine --kind hook", 2, HasSubstr("[a-z][a-z0-9_]*")},
+      {"plugins new " + std::string(32, 'a') + " --kind hook", 2, HasSubstr("at most 31")},
+      {"plugins new mine --kind hok", 2, HasSubstr("did you mean 'hook'?")},
+      {"plugins new none/mine --kind hook", 2, HasSubstr("no name")},
+      {"plugins new train --kind hook", 2, HasSubstr("a key of the configuration")},
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "mine"));
 }
 
 TEST_F(BadInput, UsageIsExplained) {

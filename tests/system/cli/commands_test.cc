@@ -15,8 +15,8 @@ using ::testing::Not;
 using Commands = CliTest;
 
 TEST_F(Commands, EveryCommandExplainsItself) {
-  for (const std::string command :
-       {"", "run", "plugins", "config", "config check", "config print", "sample", "eval"}) {
+  for (const std::string command : {"", "run", "plugins", "plugins new", "config", "config check",
+                                    "config print", "sample", "eval"}) {
     const Outcome outcome = Run(command + " --help");
     EXPECT_EQ(outcome.err, "");
     EXPECT_THAT(Output(outcome), AllOf(HasSubstr("Usage: "), HasSubstr("--help")));
@@ -33,6 +33,18 @@ TEST_F(Commands, PluginsAreListedAndDescribed) {
               AllOf(HasSubstr("\ntcp "), HasSubstr("\nsgd "), HasSubstr("libengine_broken.so")));
   EXPECT_THAT(Output(Run("plugins tcp")),
               AllOf(HasSubstr("libengine_tcp.so"), HasSubstr("io_threads"), HasSubstr("1 .. 16")));
+}
+
+TEST_F(Commands, APluginThatHidesAnotherIsNamed) {
+  const std::string name = "libengine_sgd.so", own = ENGINE_TEST_PLUGIN_DIR "/" + name;
+  std::filesystem::create_directory(folder_ / "mine");
+  std::filesystem::copy_file(own, folder_ / "mine/" + name);
+  const Outcome outcome = RunConfig("-q -n 2 --plugin-path mine");
+  EXPECT_EQ(outcome.err, "engine: plugin 'sgd': " + folder_ / "mine/" + name +
+                             " is used, and not " + own + ", which has the same name\n");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(Output(Run("plugins --check mine/" + name)),
+              MatchesRegex("/.*/mine/" + name + ": optimizer 'sgd' 1[.0-9]*, .*: OK\n"));
 }
 
 TEST_F(Commands, WhatConfigPrintWritesIsTheSameConfiguration) {

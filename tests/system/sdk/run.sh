@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh ENGINE PLUGINS WORK: trains with the example plugins in PLUGINS on one, two and three ranks, and
+# run.sh ENGINE PLUGINS NEW WORK: trains with the example plugins in PLUGINS on one, two and three ranks, and
 # expects the same held-out loss of all, below that of a guess: the mean of ln 3 for the arm and ln 2 for the half.
+# Then with each of the new plugins, as its project in NEW says: they must learn, too.
 set -euo pipefail
-engine=$1 plugins=$2 work=$3
+engine=$1 plugins=$2 new=$3 work=$4
 config=$(cd "$(dirname "$0")" && pwd)/run.pbtxt
 
 mkdir -p "$work"
@@ -17,3 +18,9 @@ paste -d' ' "$work"/loss1 "$work"/loss2 "$work"/loss3 | awk '
   $1 > 0.5 { print "nothing was learned: held-out loss " $1; exit 1 }
   { for (i = 2; i <= 3; ++i) { d = $i - $1; if (d < 0) d = -d
       if (d > 0.001) { print "held-out loss of " i " ranks is " $i ", of one rank " $1; exit 1 } } }'
+
+for kind in communicator scheduler optimizer ops hook dataset model; do
+  "$engine" plugins --check "$plugins/libengine_new_$kind.so"
+  "$engine" run "$new/new_$kind/new_$kind.pbtxt" -q --launcher none -n 2 --plugin-path "$plugins" | tee "$work/$kind.log"
+  awk '/held-out loss/ { learned = $5 < 0.7 } END { if (!learned) { print "nothing was learned"; exit 1 } }' "$work/$kind.log"
+done

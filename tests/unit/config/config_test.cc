@@ -139,7 +139,7 @@ TEST_F(ConfigTest, APluginMayBeAFile) {
   EXPECT_THAT(config.Print(false), HasSubstr("plugins: \"" + folder.File("other_sched") + "\""));
 }
 
-TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
+TEST_F(ConfigTest, ThePathOfTheFileComesAfterThatOfTheCommandLine) {
   plugin::PluginFolder folder;
   folder.Add("test_sched");
   const ConfigRequest request{.text = Good() + "plugin_path: \"here\"\n",
@@ -152,6 +152,10 @@ TEST_F(ConfigTest, ThePathOfTheFileComesFirst) {
   const auto config = ValueOf(Config::Load(relative));
   EXPECT_EQ(config.plugins().scheduler.entry.path, folder.File("test_sched"));
   EXPECT_EQ(config.catalog().folders().front(), folder.path());
+  relative.first_folders = {ENGINE_FIXTURE_DIR};
+  EXPECT_EQ(ValueOf(Config::Load(relative)).catalog().folders().front(), ENGINE_FIXTURE_DIR);
+  EXPECT_THAT(Config::Load(request).status().message(),
+              AllOf(HasSubstr("run.pbtxt:"), HasSubstr("there is no folder")));
   const auto by_flag = ValueOf(Load(Good(), {"plugin_path=" + folder.path()}));
   EXPECT_EQ(by_flag.plugins().scheduler.entry.path, folder.File("test_sched"));
 }

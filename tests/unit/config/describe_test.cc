@@ -16,12 +16,16 @@ TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
   first.Add("test_ops");
   second.Add("test_sched");
   second.Add("test_hook", "renamed");
+  std::string needy = testing::ReadWhole(second.Add("test_opt"));
+  needy.replace(needy.find("libstdc++.so.6"), 7, "libgone");
+  plugin::PluginFolder::WriteFile(second.File("test_opt"), needy);
   const std::string list = ListPlugins(plugins::PluginCatalog::Scan({first.path(), second.path()}));
   EXPECT_THAT(list, StartsWith("NAME        KIND       VERSION  WHAT"));
   EXPECT_THAT(list, HasSubstr("test_ops    ops (cpu)  1.0.0    ops of the tests          " +
                               first.File("test_ops") + "\n"));
   EXPECT_THAT(list, HasSubstr("\ncannot be loaded:\n  renamed  " + second.File("renamed") +
                               ": the plugin calls itself 'test_hook'"));
+  EXPECT_THAT(list, HasSubstr("\n  test_opt  " + second.File("test_opt") + ": needs libgone++"));
   EXPECT_THAT(list, HasSubstr("\nshadowed by a file found earlier:\n  test_sched  " +
                               second.File("test_sched") + "  (by " + first.File("test_sched")));
   EXPECT_FALSE(first.Initialised("test_sched"));

@@ -2,7 +2,7 @@
 //
 //   interfaces/engine <- interfaces/kit <- plugins/*
 //   interfaces/engine <- core/base <- core/{plugin,trace} <- core/graph <- core/exec <- core/train
-//   core <- app/{plugins <- config, data, launch, checkpoint} <- app/command <- tools/trace <- app/run
+//   core <- app/{plugins <- author, config, data, launch, checkpoint} <- app/command <- tools/trace <- app/run
 //        <- tools/simulate, bench <- app/cli (main.cc only)
 //   all of these <- tests
 #include <gmock/gmock.h>
@@ -48,7 +48,8 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/model", {"core"}},
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},
-      {"app/command", {"core", "kit", "app/config", "app/launch"}},
+      {"app/author", {"core", "kit", "app/plugins"}},
+      {"app/command", {"core", "kit", "app/plugins", "app/config", "app/launch"}},
       {"tools/trace", above({})},
       {"app/run", above({"kit", "tools/trace"})},
       {"tools/simulate", above({"tools/trace", "app/run"})},

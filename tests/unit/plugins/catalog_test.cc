@@ -15,6 +15,7 @@ namespace {
 using plugin::PluginFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 class ReadPluginFileTest : public ::testing::Test {
@@ -245,6 +246,35 @@ TEST_F(ReadPluginFileTest, RefusesWrongOptions) {
   EXPECT_EQ(with_option([](OptionSpec& s) { s.type = OptionType::kLayers; }),
             "the plugin is of kind 'scheduler' and has an option of layers, which only plugins of "
             "kind 'model' may have");
+}
+
+TEST_F(ReadPluginFileTest, ACheckTellsAllThatIsWrong) {
+  const auto problems = [](const std::string& file) {
+    std::vector<Status> found;
+    EXPECT_EQ(CheckPluginFile(file, &found).path, file);
+    std::string sentences;
+    for (const Status& one : found) sentences += std::string(one.message()) + "\n";
+    return sentences;
+  };
+  const std::string file = folder_.Add("test_sched");
+  EXPECT_EQ(problems(file), "");
+  EXPECT_EQ(problems(folder_.Add("unresolved")),
+            folder_.File("unresolved") +
+                ": plugin 'unresolved' cannot be loaded: " + folder_.File("unresolved") +
+                ": undefined symbol: engine_fixture_defined_nowhere\n");
+  // The names of the libraries that it needs stand in the file as text.
+  std::string bytes = testing::ReadWhole(file);
+  for (size_t at; (at = bytes.find("libstdc++.so.6")) != bytes.npos;)
+    bytes.replace(at, 7, "libgone");
+  PluginFolder::WriteFile(file, bytes);
+  EXPECT_THAT(problems(file), MatchesRegex(file + ": needs libgone..[.]so[.]6, which .*\n"));
+  PluginFolder::Patch(file, [](PluginHeader& h, char*) { h.abi_major = 7; });
+  std::filesystem::permissions(file, std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  std::filesystem::remove(file + ".initialised");
+  EXPECT_THAT(problems(file), MatchesRegex(file + ": everybody may replace it.*\n" + file +
+                                           ": built for plugin ABI 7.*\n" + file + ": needs .*\n"));
+  EXPECT_FALSE(folder_.Initialised("test_sched"));
 }
 
 TEST(PluginCatalog, ListsFoldersInOrderAndMarksTheShadowed) {

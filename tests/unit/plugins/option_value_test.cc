@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "app/plugins/words.h"
 #include "tests/support/expect_status.h"
 
@@ -40,6 +42,9 @@ TEST(Options, AListOfNumbers) {
   OptionSpec outside = spec;
   outside.default_value = "2,10";
   EXPECT_THAT(Refusal(outside), HasSubstr("wrong default: 10 is outside"));
+  outside.max = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(CheckOptionSpecs({outside}, {}).ok());
+  EXPECT_EQ(DescribeRange(outside), "-5 .. inf");
 }
 
 TEST(Options, ATextMayHaveToBeGiven) {
