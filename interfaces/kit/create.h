@@ -8,7 +8,7 @@
 
 #include "engine/device.h"
 #include "engine/host.h"
-#include "engine/object.h"
+#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 
@@ -36,7 +36,7 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 // The same for one that works in CPU memory: kUnsupported where the ops of the run do not.
 template <typename Made>
-Status CreateOnCpu(Host& host, const Options& options, Object** out) noexcept {
+StatusValue CreateOnCpu(Host& host, const Options& options, Object** out) noexcept {
   if (const Device* device = host.device(); device && std::strcmp(device->type(), "cpu") != 0) {
     return Status::Error(StatusCode::kUnsupported,
                          "works in CPU memory, but the ops run on '%s': choose a plugin for that "

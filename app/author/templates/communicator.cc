@@ -91,7 +91,7 @@ class StoreTransport final : public kit::Transport {
     constexpr int64_t kLookMs = 100;
     for (waiting_for_ = rank;;) {
       if (failure_.raised()) return failure_.reason();
-      const Status found = host_.StoreGetString(Key(number_, rank), kLookMs, value);
+      const Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
       if (found.code() != StatusCode::kTimeout) return found;
       bool left = false;
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
@@ -115,7 +115,7 @@ class StoreTransport final : public kit::Transport {
   std::atomic<int32_t> waiting_for_{-1};
 };
 
-class StoreCommunicator final : public Communicator {
+class StoreCommunicator final : public CommunicatorBase {
  public:
   StoreCommunicator(Host& host, const std::string& prefix)
       : ranks_(host.rank_info()),
@@ -153,7 +153,7 @@ class StoreCommunicator final : public Communicator {
   kit::Lanes lanes_;  // ends first
 };
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   const auto make = [&]() -> Result<std::unique_ptr<Communicator>> {
     kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());

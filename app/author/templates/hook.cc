@@ -10,7 +10,7 @@
 namespace engine {
 namespace {
 
-class ScaleGradients final : public GradientHook {
+class ScaleGradients final : public GradientHookBase {
  public:
   // Options that the descriptor below publishes are always there, and within their ranges.
   explicit ScaleGradients(const Options& options) noexcept

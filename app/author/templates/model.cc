@@ -15,7 +15,7 @@ namespace {
 
 using kit::Apply;
 
-class Residual final : public Model {
+class Residual final : public ModelBase {
  public:
   // Options that the descriptor below publishes are always there, and within their ranges.
   explicit Residual(const Options& options)

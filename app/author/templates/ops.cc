@@ -22,7 +22,7 @@ struct Context {
   const char* name = "";  // of the op
 };
 
-class ScaledTanh final : public Op {
+class ScaledTanh final : public OpBase {
  public:
   // Attributes that the descriptor below publishes are always there, and within their ranges.
   ScaledTanh(const Context& context, const Options& attributes) noexcept
@@ -30,7 +30,7 @@ class ScaledTanh final : public Op {
 
   // What the op makes of its inputs, and what Backward reads. Here: one output like the one input,
   // and the output alone. Parameters, saved bytes and the like are fields of `signature`.
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     return kit::InferFunction({name_, DType::kFloat32, inputs, signature}, /*reads_output=*/true);
   }
 
@@ -64,7 +64,7 @@ class ScaledTanh final : public Op {
 constexpr kit::OpFactory<Context> kMakeScaledTanh = kit::NewOp<ScaledTanh, Context>;
 constexpr kit::OpEntry<Context> kOps[] = {{"my_plugin", &kMakeScaledTanh}};
 
-class Library final : public OpLibrary {
+class Library final : public OpLibraryBase {
  public:
   // No device of its own: these ops work on the CPU device of another op plugin.
   Device* device() noexcept override { return nullptr; }

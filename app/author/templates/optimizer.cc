@@ -11,7 +11,7 @@
 namespace engine {
 namespace {
 
-class Lion final : public Optimizer {
+class Lion final : public OptimizerBase {
  public:
   // Options that the descriptor below publishes are always there, and within their ranges.
   explicit Lion(const Options& options) noexcept

@@ -14,7 +14,7 @@
 namespace engine {
 namespace {
 
-class InReadyOrder final : public Scheduler {
+class InReadyOrder final : public SchedulerBase {
  public:
   // Options that the descriptor below publishes are always there, and within their ranges.
   explicit InReadyOrder(const Options& options) noexcept : fuse_bytes_(options.Int("fuse_bytes")) {}
@@ -28,7 +28,7 @@ class InReadyOrder final : public Scheduler {
   }
 
   // The tasks of a step, which every step repeats. Memory is asked for here: On and Next may not.
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     return kit::NoThrow("my_plugin", [&] {
       compute_.Reset(tasks, kit::ComputeOrder());
       transfers_.Reset(tasks, kit::StaticTransferOrder());
