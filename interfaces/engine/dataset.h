@@ -22,8 +22,8 @@ enum class TensorContent : uint32_t {
 
 // One tensor of a sample.
 struct SampleTensor {
-  TextView name;
-  Shape shape;  // of one sample, without the batch dimension; a scalar has ndim 0
+  TextView name = {};
+  Shape shape = {};  // of one sample, without the batch dimension; a scalar has ndim 0
   DType dtype = DType::kFloat32;
   TensorContent content = TensorContent::kNumbers;
   int64_t classes = 0;  // > 0: int32 numbers in [0, classes)
@@ -33,13 +33,13 @@ ENGINE_LAYOUT(SampleTensor, name, shape, dtype, content, classes);
 // Names, tensors and digest are the dataset's and valid while it lives.
 struct DatasetInfo {
   uint64_t struct_size = sizeof(DatasetInfo);
-  TextView name;  // for messages: "mnist images.gz"
-  Array<const SampleTensor> inputs, targets;
+  TextView name = {};  // for messages: "mnist images.gz"
+  Array<const SampleTensor> inputs = {}, targets = {};
   int64_t train_samples = 0;
   int64_t held_out_samples = 0;  // to evaluate on; 0: none
   // Of the content that is trained on, the same on every rank that read the same; empty when nothing
   // is read. Ranks compare it before they train, and checkpoints keep it.
-  TextView digest;
+  TextView digest = {};
 };
 ENGINE_LAYOUT(DatasetInfo, struct_size, name, inputs, targets, train_samples, held_out_samples,
               digest);
@@ -52,8 +52,8 @@ struct FillCall {
   uint64_t struct_size = sizeof(FillCall);
   Split split = Split::kTrain;
   uint64_t epoch = 0;
-  Span<const int64_t> indices;  // each in [0, samples of the split), in any order
-  Span<void* const> tensors;
+  Span<const int64_t> indices = {};  // each in [0, samples of the split), in any order
+  Span<void* const> tensors = {};
 };
 ENGINE_LAYOUT(FillCall, struct_size, split, epoch, indices, tensors);
 // Its create function reads nothing: whether an option makes sense is checked there, files are read

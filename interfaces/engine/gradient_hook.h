@@ -38,7 +38,7 @@ ENGINE_LAYOUT(HookTraits, struct_size, stage, scope);
 struct GradientView {
   uint64_t struct_size = sizeof(GradientView);
   uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
-  TextView name;
+  TextView name = {};
   float* data = nullptr;
   int64_t offset = 0;  // elements of the gradient before `data`; 0 for kTensor
   int64_t count = 0;

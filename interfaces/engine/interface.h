@@ -134,18 +134,21 @@ struct Of<T&> {
   static T* Pack(T& from) noexcept { return &from; }
   T& get() const noexcept { return *value; }
 };
-// A struct from a side that knows less of it gets what is missing from here.
+// A struct from a side that knows less of it gets what is missing from here; one from a side that
+// knows more is cut, so that a copy of it says its own size.
 template <typename T>
 requires Sized<T>
 struct Of<const T&> {
   using Type = const T*;
   const T* value;
-  alignas(T) unsigned char whole[sizeof(T)];
+  alignas(T) unsigned char own[sizeof(T)];
   explicit Of(const T* from) noexcept : value(from) {
-    if (from->struct_size >= sizeof(T)) [[likely]]
+    if (from->struct_size == sizeof(T)) [[likely]]
       return;
-    T* const copy = new (whole) T();
-    std::memcpy(static_cast<void*>(copy), from, from->struct_size);
+    T* const copy = new (own) T();
+    std::memcpy(static_cast<void*>(copy), from,
+                from->struct_size < sizeof(T) ? from->struct_size : sizeof(T));
+    copy->struct_size = sizeof(T);
     value = copy;
   }
   static const T* Pack(const T& from) noexcept { return &from; }
@@ -171,13 +174,14 @@ requires(Sized<T> && !std::is_const_v<T>) struct Of<T*> {
   T* get() const noexcept { return value; }
 };
 
-// Structs are returned through a last argument.
+// Structs are returned through a last argument, but for small ones that do not grow.
 template <typename R>
-concept ByOut = HasFields<R> && !std::is_same_v<R, TextView>;
+concept ByOut = HasFields<R> &&(Sized<R> || sizeof(R) > 16);
 
 template <typename R>
 void CopyOut(R from, R* to) noexcept {
   if constexpr (Sized<R>) {
+    from.struct_size = sizeof(R);
     if (to->struct_size < sizeof(R)) [[unlikely]] {
       from.struct_size = to->struct_size;
       std::memcpy(static_cast<void*>(to), &from, from.struct_size);

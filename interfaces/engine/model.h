@@ -21,7 +21,7 @@ using ModelValue = int32_t;
 struct ModelData {
   uint64_t struct_size = sizeof(ModelData);
   // Tensors of a sample. Input i is the value i of the graph, target i the value inputs.size() + i.
-  Array<const SampleTensor> inputs, targets;
+  Array<const SampleTensor> inputs = {}, targets = {};
   // 0: a graph for inference, which ends at its outputs; it may not use the targets' values.
   uint32_t with_loss = 1;
 };

@@ -26,8 +26,8 @@ enum class Initializer : int32_t {
 // A parameter that an op wants to be made for it. Parameters follow the data inputs in every list
 // of inputs.
 struct ParameterSpec {
-  FixedString<32> name;  // "weight": the graph makes "<layer>.weight" of it
-  Shape shape;
+  FixedString<32> name = {};  // "weight": the graph makes "<layer>.weight" of it
+  Shape shape = {};
   Initializer initializer = Initializer::kZeros;
   float scale = 0;
   uint32_t decay = 1;    // whether weight decay applies (not for biases and norms)
@@ -105,12 +105,13 @@ class ReplicasBase : public Implements<Replicas> {
 // the sum over nothing.
 struct OpCall {
   uint64_t struct_size = sizeof(OpCall);
-  Array<const TensorView> inputs;        // data inputs, then parameters
-  Array<const TensorView> outputs;       // Forward writes; Backward reads if declared
-  Array<const TensorView> output_grads;  // Backward reads; data is null where no gradient arrives
-  Array<const TensorView> input_grads;   // Backward writes; data is null where none is wanted
-  uint32_t accumulate = 0;               // inputs whose gradient is added instead of written
-  uint32_t training = 1;                 // 0 in evaluation: Backward will not follow
+  Array<const TensorView> inputs = {};   // data inputs, then parameters
+  Array<const TensorView> outputs = {};  // Forward writes; Backward reads if declared
+  Array<const TensorView> output_grads =
+      {};  // Backward reads; data is null where no gradient arrives
+  Array<const TensorView> input_grads = {};  // Backward writes; data is null where none is wanted
+  uint32_t accumulate = 0;                   // inputs whose gradient is added instead of written
+  uint32_t training = 1;                     // 0 in evaluation: Backward will not follow
   // Inputs whose memory is that of their gradient. While training, Forward may leave there whatever
   // helps Backward, as nobody reads such an input after Forward; Backward gets it as
   // input_grads[i].

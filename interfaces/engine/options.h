@@ -65,46 +65,46 @@ struct FixedString {
 // configuration writes them in quotes, or without if all are in capitals.
 // `scope` is empty for an option of the plugin, or the name of the op whose attribute this is.
 struct OptionSpec {
-  FixedString<32> scope;
-  FixedString<32> name;
+  FixedString<32> scope = {};
+  FixedString<32> name = {};
   OptionType type = OptionType::kString;
   uint32_t reserved = 0;
-  FixedString<64> default_value;
+  FixedString<64> default_value = {};
   double min = 0;
   double max = 0;
-  FixedString<96> choices;
-  FixedString<160> doc;
+  FixedString<96> choices = {};
+  FixedString<160> doc = {};
 };
 ENGINE_LAYOUT(OptionSpec, scope, name, type, reserved, default_value, min, max, choices, doc);
 
 struct LayerSpec;
 
 struct OptionValue {
-  TextView name;
+  TextView name = {};
   OptionType type = OptionType::kString;
-  int64_t integer = 0;            // kInt, kBool (0 or 1)
-  double number = 0;              // kFloat
-  TextView string;                // kString, kEnum, kOp, kPlugin
-  Span<const int64_t> integers;   // kInts
-  Array<const LayerSpec> layers;  // kLayers
+  int64_t integer = 0;                 // kInt, kBool (0 or 1)
+  double number = 0;                   // kFloat
+  TextView string = {};                // kString, kEnum, kOp, kPlugin
+  Span<const int64_t> integers = {};   // kInts
+  Array<const LayerSpec> layers = {};  // kLayers
 };
 ENGINE_LAYOUT(OptionValue, name, type, integer, number, string, integers, layers);
 
 // One op of a model's graph with its parameters: ModelBuilder::Apply.
 struct LayerSpec {
   uint64_t struct_size = sizeof(LayerSpec);
-  TextView op;    // of any chosen op plugin
-  TextView name;  // parameters are called "<name>.weight"; empty: op and number, "linear2"
-  Array<const OptionValue> attributes;  // those that are not given have their defaults
-  uint32_t trainable = 1;               // 0: its parameters keep their initial values
-  int32_t priority = 0;                 // of its backward op, larger first
-  float learning_rate_scale = 1;        // of its parameters, beside those of the run
+  TextView op = {};    // of any chosen op plugin
+  TextView name = {};  // parameters are called "<name>.weight"; empty: op and number, "linear2"
+  Array<const OptionValue> attributes = {};  // those that are not given have their defaults
+  uint32_t trainable = 1;                    // 0: its parameters keep their initial values
+  int32_t priority = 0;                      // of its backward op, larger first
+  float learning_rate_scale = 1;             // of its parameters, beside those of the run
   float weight_decay_scale = 1;
 
   // Of layers from a configuration (Options::Layers) alone: where `op` is empty the layer is a block,
   // whose `residual` layers are added to its input as it is, or as its `shortcut` layers leave it.
-  Array<const LayerSpec> residual;
-  Array<const LayerSpec> shortcut;
+  Array<const LayerSpec> residual = {};
+  Array<const LayerSpec> shortcut = {};
 };
 ENGINE_LAYOUT(LayerSpec, struct_size, op, name, attributes, trainable, priority,
               learning_rate_scale, weight_decay_scale, residual, shortcut);

@@ -74,13 +74,13 @@ constexpr const char* Name(PluginKind kind) noexcept {
 using CreateFunction = StatusValue (*)(Host& host, const Options& options, Object** out) noexcept;
 
 struct PluginInfo {
-  FixedString<32> name;  // [a-z][a-z0-9_]*; the file is libengine_<name>.so
-  FixedString<32> version;
+  FixedString<32> name = {};  // [a-z][a-z0-9_]*; the file is libengine_<name>.so
+  FixedString<32> version = {};
   PluginKind kind = PluginKind::kCommunicator;
   // The least ABI minor (abi_minor.h) that the plugin can do with.
   uint16_t min_host_minor = kAbiMinor;
   FixedString<16> device = "any";  // of ops: "cpu", "cuda"
-  FixedString<160> doc;            // one line
+  FixedString<160> doc = {};       // one line
   CreateFunction create = nullptr;
 };
 
@@ -135,13 +135,13 @@ struct PluginHeader {
   uint32_t option_stride = sizeof(OptionSpec);
   uint32_t more_reserved = 0;  // 0
   LayoutList host = LayoutsOf<Host>();
-  LayoutList role;  // of the object that `create` makes
+  LayoutList role = {};  // of the object that `create` makes
   LayoutList options = {{kLayoutOf<Options>}};
-  FixedString<32> name;
-  FixedString<32> version;
-  FixedString<16> device;
-  FixedString<160> doc;
-  FixedString<96> compiler;
+  FixedString<32> name = {};
+  FixedString<32> version = {};
+  FixedString<16> device = {};
+  FixedString<160> doc = {};
+  FixedString<96> compiler = {};
   CreateFunction create = nullptr;
 };
 
@@ -161,7 +161,7 @@ constexpr std::array<OptionSpec, 0> NoOptions() noexcept {
 template <size_t kOps, size_t kOptions>
 struct PluginDescriptor {
   PluginHeader header;
-  OpName ops[kOps > 0 ? kOps : 1];
+  OpName ops[kOps > 0 ? kOps : 1] = {};
   OptionSpec options[kOptions > 0 ? kOptions : 1];
 };
 

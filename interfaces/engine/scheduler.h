@@ -59,7 +59,7 @@ struct TaskInfo {
   uint32_t needed_by = UINT32_MAX;  // what comes after the end of backward: sequence of the first
                                     // forward task of the next step that reads one of its
                                     // parameters; else UINT32_MAX
-  TextView name;                    // valid while the scheduler lives
+  TextView name = {};               // valid while the scheduler lives
 };
 ENGINE_LAYOUT(TaskInfo, id, kind, lane, priority, sequence, bucket, size_bytes, transfer, needed_by,
               name);
@@ -71,17 +71,17 @@ struct ParameterInfo {
   uint32_t alone = 0;      // 1: it must be a bucket of its own, and whole (only some of its rows
                            // travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;       // float32 elements
-  TextView name;
+  TextView name = {};
 };
 ENGINE_LAYOUT(ParameterInfo, id, first_use, ready, alone, count, name);
 
 // Everything a plan may depend on; the same on all ranks.
 struct ModelInfo {
   uint64_t struct_size = sizeof(ModelInfo);
-  Array<const ParameterInfo>
-      parameters;  // trainable ones, in the order their gradients become ready; if sharded, those
-                   // that are gathered in fewer bytes come before all others
-  CommunicatorTraits communicator;
+  Array<const ParameterInfo> parameters =
+      {};  // trainable ones, in the order their gradients become ready; if sharded, those
+           // that are gathered in fewer bytes come before all others
+  CommunicatorTraits communicator = {};
   UpdateGate gate = UpdateGate::kSpan;  // of optimizer and hooks together
   int32_t world_size = 1;
   int64_t slice_multiple =
@@ -150,12 +150,12 @@ enum class ActionKind : int32_t {
   kHold = 1,  // nothing now; ask again after the next event
 };
 
+// Returned in a register: it does not grow.
 struct Action {
-  uint64_t struct_size = sizeof(Action);
   ActionKind kind = ActionKind::kHold;
   uint32_t task = 0;
 };
-ENGINE_LAYOUT(Action, struct_size, kind, task);
+ENGINE_LAYOUT(Action, kind, task);
 
 // Collectives deadlock when ranks start them in different orders, or spend the credit of a scheduler
 // on different ones: the core makes all ranks start transfers in one order.

@@ -68,7 +68,7 @@ struct Shape {
 // Borrowed memory with a shape. `data` may be null where a function says so.
 struct TensorView {
   void* data = nullptr;
-  Shape shape;
+  Shape shape = {};
   DType dtype = DType::kFloat32;
 
   int64_t count() const noexcept { return shape.Count(); }
@@ -81,7 +81,7 @@ struct TensorView {
 // number of samples: the shape given at setup is that of a full batch, and a call with fewer
 // samples has a proportionally smaller dims[0], down to 0.
 struct TensorSpec {
-  Shape shape;
+  Shape shape = {};
   DType dtype = DType::kFloat32;
   uint32_t batched = 0;
 };

@@ -31,8 +31,8 @@ ENGINE_LAYOUT(FlatSpan, arrays, count, numbers);
 
 struct FlatCall {
   uint64_t struct_size = sizeof(FlatCall);
-  Array<const FlatSpan> spans;
-  Span<const float> numbers;             // for all spans
+  Array<const FlatSpan> spans = {};
+  Span<const float> numbers = {};        // for all spans
   float* shared = nullptr;               // device memory, for all spans
   const StepScalars* scalars = nullptr;  // device memory
   Stream* stream = nullptr;

@@ -17,13 +17,13 @@ namespace engine {
 // What an inner object is made of.
 struct InnerPlugin {
   uint64_t struct_size = sizeof(InnerPlugin);
-  TextView plugin;  // its name; the author takes it from an option of type kPlugin
+  TextView plugin = {};  // its name; the author takes it from an option of type kPlugin
   // Options that are set here; others have the value that the user gave in the block of that plugin,
   // else their default.
-  Array<const OptionValue> options;
+  Array<const OptionValue> options = {};
   // [a-z][a-z0-9_]*: tells apart what one plugin makes inside of another: their keys in the store are
   // their own, and log lines say "outer/label"
-  TextView label;
+  TextView label = {};
 };
 ENGINE_LAYOUT(InnerPlugin, struct_size, plugin, options, label);
 // Query<InnerPlugins> of a Host gives one or null. Call it in the create function alone. What is made

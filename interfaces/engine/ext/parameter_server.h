@@ -52,9 +52,9 @@ struct ServedSpan {
 ENGINE_LAYOUT(ServedSpan, count, weight_decay_scale, reserved);
 
 struct ServedBucket {
-  uint64_t key = 0;               // Transfer::key of its pushes and pulls; never 0
-  int64_t count = 0;              // float32 elements
-  Array<const ServedSpan> spans;  // in order; together `count` elements
+  uint64_t key = 0;                    // Transfer::key of its pushes and pulls; never 0
+  int64_t count = 0;                   // float32 elements
+  Array<const ServedSpan> spans = {};  // in order; together `count` elements
   int64_t row = 0;  // > 0: rows of so many elements may be pushed and pulled alone (SelectRows)
 };
 ENGINE_LAYOUT(ServedBucket, key, count, spans, row);

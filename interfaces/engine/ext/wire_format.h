@@ -56,7 +56,7 @@ struct WireCall {
   uint64_t struct_size = sizeof(WireCall);
   uint32_t parameter = 0;  // as in GradientView
   uint32_t accumulate = 0;
-  TextView name;
+  TextView name = {};
   float* gradient = nullptr;
   void* wire = nullptr;  // `count` elements of the dtype, aligned to one; or, aligned to 16 bytes,
                          // PackedBytes(count) of them

@@ -187,7 +187,7 @@ TEST_F(ConfigTest, Plugins) {
                     EndsWith("; did you mean 'test_sched'?")));
   EXPECT_THAT(sentence(Good(), {"absent"}),
               StartsWith("--plugins absent: plugin 'absent' was not"));
-  EXPECT_THAT(sentence(Good(), {"no_symbol"}), HasSubstr("exports no engine_plugin_v1"));
+  EXPECT_THAT(sentence(Good(), {"no_symbol"}), HasSubstr("exports no engine_plugin_v0"));
   EXPECT_EQ(sentence(Good(), {"test_comm", "other_comm"}),
             "plugins 'test_comm' and 'other_comm' both fill the role 'communicator'; choose one");
   EXPECT_EQ(sentence(rest + "plugins: \"test_comm\" plugins: \"other_comm\" plugins: \"test_ops\""),

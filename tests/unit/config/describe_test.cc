@@ -66,7 +66,7 @@ TEST(Describe, SaysWhyAPluginIsBroken) {
   plugin::PluginFolder folder;
   EXPECT_EQ(DescribePlugin(plugins::ReadPluginFile(folder.Add("no_symbol"))),
             "no_symbol cannot be loaded: " + folder.File("no_symbol") +
-                ": exports no engine_plugin_v1; is it an engine plugin?\n");
+                ": exports no engine_plugin_v0; is it an engine plugin?\n");
 }
 
 }  // namespace

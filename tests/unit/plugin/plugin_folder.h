@@ -55,7 +55,7 @@ class PluginFolder {
     for (; at != std::string::npos; at = bytes.find(Bytes(kPluginMagic), at + 1)) {
       if (bytes.size() - at < sizeof header) continue;
       std::memcpy(static_cast<void*>(&header), bytes.data() + at, sizeof header);
-      if (header.fingerprint == ENGINE_ABI_FINGERPRINT) break;  // else the number in code
+      if (header.options.layouts[0] == kLayoutOf<Options>) break;  // else the number in code
     }
     ASSERT_NE(at, std::string::npos) << file;
     change(header, bytes.data() + at);

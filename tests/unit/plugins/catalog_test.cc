@@ -155,15 +155,15 @@ TEST_F(ReadPluginFileTest, SurvivesDamagedBytes) {
 
 TEST_F(ReadPluginFileTest, RefusesLibrariesWithoutOurDescriptor) {
   EXPECT_EQ(Refusal(folder_.Add("no_symbol")),
-            "exports no engine_plugin_v1; is it an engine plugin?");
+            "exports no engine_plugin_v0; is it an engine plugin?");
   const std::string file = folder_.Add("test_hook");
   std::string bytes = testing::ReadWhole(file);
-  for (size_t at = 0; (at = bytes.find("engine_plugin_v1", at)) != std::string::npos; ++at) {
+  for (size_t at = 0; (at = bytes.find("engine_plugin_v0", at)) != std::string::npos; ++at) {
     bytes[at + 15] = '2';
   }
   PluginFolder::WriteFile(file, bytes);
   EXPECT_EQ(Refusal(file),
-            "exports engine_plugin_v2, this engine loads v1; rebuild it against the headers of "
+            "exports engine_plugin_v2, this engine loads v0; rebuild it against the headers of "
             "this engine");
 }
 
@@ -171,17 +171,28 @@ TEST_F(ReadPluginFileTest, RefusesAFailedHandshake) {
   EXPECT_THAT(RefusalOfPatched("test_hook", [](PluginHeader& h, char*) { h.magic ^= 1; }),
               HasSubstr("does not begin with the magic number"));
   EXPECT_EQ(RefusalOfPatched("test_hook", [](PluginHeader& h, char*) { h.abi_major = 7; }),
-            "built for plugin ABI 7, this engine has ABI 1; rebuild it");
+            "built for plugin ABI 7, this engine has ABI 0; rebuild it");
   EXPECT_EQ(RefusalOfPatched("test_hook", [](PluginHeader& h, char*) { h.min_host_minor = 9; }),
-            "needs plugin ABI 1.9, this engine has 1.0; use a newer engine");
-  const std::string drifted = RefusalOfPatched(
-      "test_hook", [](PluginHeader& h, char*) { h.fingerprint = 0x0123456789abcdef; });
+            "needs plugin ABI 0.9, this engine has 0.2; use a newer engine");
+}
+
+TEST_F(ReadPluginFileTest, RefusesAnotherLayoutUnlessOneSideKnowsTheOthers) {
+  const auto sentence = [this](auto change) {
+    return RefusalOfPatched("test_hook", [&](PluginHeader& h, char*) { change(h); });
+  };
+  constexpr uint64_t kDrifted = 0x0123456789abcdef, kOurs = kLayoutOf<GradientHook>;
   char ours[32];
-  std::snprintf(ours, sizeof ours, "%016llx",
-                static_cast<unsigned long long>(ENGINE_ABI_FINGERPRINT));
-  EXPECT_EQ(drifted, std::string("built against other engine headers (fingerprint "
-                                 "0123456789abcdef, this engine has ") +
-                         ours + "); rebuild it against the headers of this engine");
+  std::snprintf(ours, sizeof ours, "%016llx", static_cast<unsigned long long>(kOurs));
+  EXPECT_EQ(sentence([](PluginHeader& h) { h.role = {{kDrifted}}; }),
+            std::string("built with another layout of hook (0123456789abcdef, this engine has ") +
+                ours + "); rebuild it against the headers of this engine");
+  EXPECT_THAT(sentence([](PluginHeader& h) { h.host = {{kDrifted}}; }),
+              HasSubstr("another layout of the host ("));
+  EXPECT_THAT(sentence([](PluginHeader& h) { h.options = {{kDrifted}}; }),
+              HasSubstr("another layout of options ("));
+  EXPECT_THAT(sentence([](PluginHeader& h) { h.role = {}; }), HasSubstr("another layout of hook"));
+  // A newer one, whose headers say that it grew out of ours.
+  EXPECT_EQ(sentence([](PluginHeader& h) { h.role = {{kDrifted, 7, kOurs}}; }), "");
 }
 
 TEST_F(ReadPluginFileTest, RefusesWrongSizesAndLists) {
