@@ -91,7 +91,7 @@ class StoreTransport final : public kit::Transport {
     constexpr int64_t kLookMs = 100;
     for (waiting_for_ = rank;;) {
       if (failure_.raised()) return failure_.reason();
-      const Status found = host_.StoreGetString(Key(number_, rank), kLookMs, value);
+      Status found = host_.StoreGetString(Key(number_, rank), kLookMs, value);
       if (found.code() != StatusCode::kTimeout) return found;
       bool left = false;
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
@@ -154,11 +154,11 @@ class StoreCommunicator final : public Communicator {
 };
 
 Status Create(Host& host, const Options&, Object** out) noexcept {
-  const auto make = [&]() -> Result<std::unique_ptr<Communicator>> {
+  const auto make = [&]() -> Result<std::unique_ptr<StoreCommunicator>> {
     kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_RETURN_IF_ERROR(rendezvous.Exchange("").status());
-    return std::unique_ptr<Communicator>(new StoreCommunicator(host, rendezvous.prefix()));
+    return std::make_unique<StoreCommunicator>(host, rendezvous.prefix());
   };
   return kit::CreateCommunicator(host, "my_plugin", out, make);
 }
