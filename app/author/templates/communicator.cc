@@ -91,7 +91,11 @@ class StoreTransport final : public kit::Transport {
     constexpr int64_t kLookMs = 100;
     for (waiting_for_ = rank;;) {
       if (failure_.raised()) return failure_.reason();
+<<<<<<< HEAD
       const Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
+=======
+      Status found = host_.StoreGetString(Key(number_, rank), kLookMs, value);
+>>>>>>> 1f03f9ecf14c53aa488df4421afd100085318563
       if (found.code() != StatusCode::kTimeout) return found;
       bool left = false;
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
@@ -153,12 +157,17 @@ class StoreCommunicator final : public CommunicatorBase {
   kit::Lanes lanes_;  // ends first
 };
 
+<<<<<<< HEAD
 StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   const auto make = [&]() -> Result<std::unique_ptr<Communicator>> {
+=======
+Status Create(Host& host, const Options&, Object** out) noexcept {
+  const auto make = [&]() -> Result<std::unique_ptr<StoreCommunicator>> {
+>>>>>>> 1f03f9ecf14c53aa488df4421afd100085318563
     kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_RETURN_IF_ERROR(rendezvous.Exchange("").status());
-    return std::unique_ptr<Communicator>(new StoreCommunicator(host, rendezvous.prefix()));
+    return std::make_unique<StoreCommunicator>(host, rendezvous.prefix());
   };
   return kit::CreateCommunicator(host, "my_plugin", out, make);
 }

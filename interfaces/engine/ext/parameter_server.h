@@ -1,7 +1,7 @@
 // Parameters that live at servers: what a communicator may offer beside collectives.
 //
 // Ranks push gradients, servers update the parameters with the optimizer plugin, ranks pull what
-// they need. A communicator offers it by Query; one that returns null for kParameterClientId moves
+// they need. A communicator offers it by Query; one that returns null for ParameterClient::kId moves
 // bytes only, and the ranks update.
 //
 //   rank                                  server (a member of the run, or part of a rank)

@@ -36,7 +36,8 @@ TEST(OutOfTreePlugins, NeedNothingOfTheInstallationButText) {
        std::filesystem::recursive_directory_iterator(ENGINE_SDK_PLUGIN_DIR "/../prefix")) {
     if (!entry.is_regular_file()) continue;
     ++files;
-    EXPECT_THAT(entry.path().extension().string(), testing::AnyOf(".h", ".cmake", ".in", ".md", ".cc", ".pbtxt"));
+    EXPECT_THAT(entry.path().extension().string(),
+                testing::AnyOf(".h", ".cmake", ".in", ".md", ".cc", ".pbtxt"));
   }
   EXPECT_GT(files, 12u);
 }
