@@ -91,11 +91,7 @@ class StoreTransport final : public kit::Transport {
     constexpr int64_t kLookMs = 100;
     for (waiting_for_ = rank;;) {
       if (failure_.raised()) return failure_.reason();
-<<<<<<< HEAD
-      const Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
-=======
-      Status found = host_.StoreGetString(Key(number_, rank), kLookMs, value);
->>>>>>> 1f03f9ecf14c53aa488df4421afd100085318563
+      Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
       if (found.code() != StatusCode::kTimeout) return found;
       bool left = false;
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
@@ -157,13 +153,8 @@ class StoreCommunicator final : public CommunicatorBase {
   kit::Lanes lanes_;  // ends first
 };
 
-<<<<<<< HEAD
-StatusValue Create(Host& host, const Options&, Object** out) noexcept {
-  const auto make = [&]() -> Result<std::unique_ptr<Communicator>> {
-=======
 Status Create(Host& host, const Options&, Object** out) noexcept {
   const auto make = [&]() -> Result<std::unique_ptr<StoreCommunicator>> {
->>>>>>> 1f03f9ecf14c53aa488df4421afd100085318563
     kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_RETURN_IF_ERROR(rendezvous.Exchange("").status());
