@@ -93,7 +93,7 @@ class StoreTransport final : public kit::Transport {
       if (failure_.raised()) return failure_.reason();
       Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
       if (found.code() != StatusCode::kTimeout) return found;
-      bool left = false;
+      uint32_t left = 0;
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
       if (left) {
         return Status::Error(StatusCode::kPeerLost, "rank %d has left", rank).WithRank(rank);
@@ -153,7 +153,7 @@ class StoreCommunicator final : public CommunicatorBase {
   kit::Lanes lanes_;  // ends first
 };
 
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   const auto make = [&]() -> Result<std::unique_ptr<StoreCommunicator>> {
     kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
