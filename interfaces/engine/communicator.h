@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "engine/abi/interface.h"
 #include "engine/device.h"
-#include "engine/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 

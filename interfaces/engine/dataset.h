@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 #include "engine/status.h"
 
 namespace engine {

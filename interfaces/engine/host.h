@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/device.h"
-#include "engine/interface.h"
 #include "engine/status.h"
 
 namespace engine {

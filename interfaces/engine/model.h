@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/dataset.h"
-#include "engine/interface.h"
 #include "engine/op.h"
 #include "engine/options.h"
 #include "engine/status.h"

@@ -8,9 +8,9 @@
 #include <span>
 #include <string_view>
 
-#include "engine/layout.h"
+#include "engine/abi/layout.h"
+#include "engine/abi/view.h"
 #include "engine/status.h"
-#include "engine/view.h"
 
 namespace engine {
 

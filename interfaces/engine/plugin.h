@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <iterator>
 
+#include "engine/abi/interface.h"
+#include "engine/abi/layout.h"
 #include "engine/abi_minor.h"
 #include "engine/communicator.h"
 #include "engine/dataset.h"
 #include "engine/gradient_hook.h"
 #include "engine/host.h"
-#include "engine/interface.h"
-#include "engine/layout.h"
 #include "engine/model.h"
 #include "engine/op.h"
 #include "engine/optimizer.h"
@@ -49,23 +49,10 @@ enum class PluginKind : uint32_t {
 constexpr PluginKind kLastPluginKind = PluginKind::kModel;
 
 constexpr const char* Name(PluginKind kind) noexcept {
-  switch (kind) {
-    case PluginKind::kCommunicator:
-      return "communicator";
-    case PluginKind::kScheduler:
-      return "scheduler";
-    case PluginKind::kOptimizer:
-      return "optimizer";
-    case PluginKind::kOps:
-      return "ops";
-    case PluginKind::kHook:
-      return "hook";
-    case PluginKind::kDataset:
-      return "dataset";
-    case PluginKind::kModel:
-      return "model";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"unknown", "communicator", "scheduler", "optimizer",
+                                    "ops",     "hook",         "dataset",   "model"};
+  const auto index = static_cast<size_t>(kind);
+  return kNames[index < std::size(kNames) ? index : 0];
 }
 
 // Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary, GradientHook, Dataset or
@@ -101,23 +88,15 @@ constexpr LayoutList LayoutsOf() noexcept {
 
 // Of the object that a plugin of `kind` makes.
 constexpr LayoutList LayoutsOf(PluginKind kind) noexcept {
-  switch (kind) {
-    case PluginKind::kCommunicator:
-      return LayoutsOf<Communicator>();
-    case PluginKind::kScheduler:
-      return LayoutsOf<Scheduler>();
-    case PluginKind::kOptimizer:
-      return LayoutsOf<Optimizer>();
-    case PluginKind::kOps:
-      return LayoutsOf<OpLibrary>();
-    case PluginKind::kHook:
-      return LayoutsOf<GradientHook>();
-    case PluginKind::kDataset:
-      return LayoutsOf<Dataset>();
-    case PluginKind::kModel:
-      return LayoutsOf<Model>();
-  }
-  return {};
+  const LayoutList lists[] = {{},
+                              LayoutsOf<Communicator>(),
+                              LayoutsOf<Scheduler>(),
+                              LayoutsOf<Optimizer>(),
+                              LayoutsOf<OpLibrary>(),
+                              LayoutsOf<GradientHook>(),
+                              LayoutsOf<Dataset>(),
+                              LayoutsOf<Model>()};
+  return lists[static_cast<size_t>(kind)];
 }
 
 struct PluginHeader {

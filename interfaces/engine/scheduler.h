@@ -17,8 +17,8 @@
 #include <span>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/communicator.h"
-#include "engine/interface.h"
 #include "engine/optimizer.h"
 #include "engine/status.h"
 

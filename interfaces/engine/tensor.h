@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <iterator>
 
-#include "engine/layout.h"
+#include "engine/abi/layout.h"
 #include "engine/status.h"
 
 namespace engine {

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/abi/interface.h"
 #include "engine/device.h"
 #include "engine/host.h"
-#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 

@@ -13,8 +13,8 @@
 #include <span>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/device.h"
-#include "engine/interface.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/communicator.h"
-#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/scheduler.h"
 #include "engine/status.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 
 namespace engine {
 

@@ -17,7 +17,7 @@
 #include <span>
 #include <string_view>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 #include "engine/optimizer.h"
 #include "engine/status.h"
 

@@ -1,7 +1,7 @@
 // Communicators whose transfers can be recorded with the work of a device and done again with it.
 #pragma once
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 
 namespace engine {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 
 namespace engine {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "engine/interface.h"
+#include "engine/abi/interface.h"
 #include "engine/status.h"
 
 namespace engine {

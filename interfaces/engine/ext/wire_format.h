@@ -15,9 +15,9 @@
 #include <span>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/device.h"
 #include "engine/gradient_hook.h"
-#include "engine/interface.h"
 #include "engine/options.h"
 #include "engine/status.h"
 #include "engine/tensor.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/abi/interface.h"
 #include "engine/communicator.h"
-#include "engine/interface.h"
 
 namespace engine {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/abi/interface.h"
 #include "engine/ext/wire_progress.h"
-#include "engine/interface.h"
 #include "engine/optimizer.h"
 #include "engine/plugin.h"
 

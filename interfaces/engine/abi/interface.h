@@ -42,9 +42,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/layout.h"
+#include "engine/abi/layout.h"
+#include "engine/abi/view.h"
 #include "engine/status.h"
-#include "engine/view.h"
 
 namespace engine {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "engine/view.h"
+#include "engine/abi/view.h"
 
 // ENGINE_EACH(m, a, b, c): m(a) m(b) m(c), for up to 24 words. Written out, since what is expanded again
 // and again costs every file of a plugin a second to compile.
