@@ -1,7 +1,7 @@
 // The attributes of the ops that models are made of, for libraries that offer them: one set of
 // names, ranges and defaults, whatever the device.
 //
-// Not part of the ABI fingerprint: they end up in the descriptor of the plugin that includes this.
+// No part of the ABI: they end up in the descriptor of the plugin that includes this.
 #pragma once
 
 #include <array>
