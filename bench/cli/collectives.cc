@@ -71,7 +71,7 @@ class SweepPrinter {
       : format_(format), request_(request), conditions_(conditions) {}
 
   void Begin() const {
-    if (format_ == "table") Print(TableHead(request_, conditions_));
+    if (format_ == "table") Print(bench::TableHead(request_, conditions_));
     if (StreamsNccl()) Print(NcclHead(request_, conditions_, 0));
   }
   void Row(const bench::SweepRow& row) const {
