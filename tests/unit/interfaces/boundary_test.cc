@@ -229,6 +229,9 @@ class ForthBase : public Implements<Forth> {
  public:
   virtual void F() noexcept = 0;
   virtual void G() noexcept = 0;
+
+ protected:
+  ~ForthBase() = default;
 };
 namespace swapped {
 ENGINE_INTERFACE(Forth, Interface, "test/1", G, F);
@@ -236,6 +239,9 @@ class ForthBase : public Implements<Forth> {
  public:
   virtual void F() noexcept = 0;
   virtual void G() noexcept = 0;
+
+ protected:
+  ~ForthBase() = default;
 };
 }  // namespace swapped
 
