@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine::test {
 namespace {

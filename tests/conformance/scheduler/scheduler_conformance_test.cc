@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine::test {
 namespace {

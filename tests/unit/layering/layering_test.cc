@@ -49,6 +49,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},
       {"app/command", {"core", "kit", "app/config", "app/launch"}},
+      {"tools/conform", above({"kit"})},
       {"tools/trace", above({})},
       {"app/run", above({"kit", "tools/trace"})},
       {"tools/simulate", above({"tools/trace", "app/run"})},

@@ -1,0 +1,35 @@
+// What the suites of this process judge: one library, as the command line names it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/conform/plugin_under_test.h"
+
+namespace engine::conform {
+
+struct Subject {
+  PluginUnderTest plugin;
+  int ranks = 0;      // -n; 0: as many as a test likes
+  uint32_t seed = 1;  // --seed
+  // --with: other plugins that a suite needs, such as the op plugin whose device a rank gets.
+  std::vector<PluginUnderTest> others;
+
+  // The one of this kind, or null.
+  const PluginUnderTest* Other(PluginKind kind) const;
+};
+
+// GoogleTest makes its tests itself and can hand them nothing, so this is where they find it. Set
+// once, before they run (child.h).
+const Subject& UnderTest();
+
+// An object of it, for a world of one unless there is a host.
+template <typename T>
+std::unique_ptr<T> Make(const OptionValues::Overrides& overrides = {}, Host* host = nullptr) {
+  static MemoryHost single_host;
+  return Must(UnderTest().plugin.Create<T>(host ? *host : single_host, overrides));
+}
+
+}  // namespace engine::conform
