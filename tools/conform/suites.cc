@@ -2,7 +2,27 @@
 
 #include <algorithm>
 
+#include "engine/gradient_hook.h"
+#include "tools/conform/saved_state.h"
+#include "tools/conform/subject.h"
+
 namespace engine::conform {
+namespace {
+
+bool IsWire() {
+  return Make<GradientHook>()->traits().stage == HookStage::kWire;
+}
+std::string TravelsInAForm() {
+  return IsWire() ? "the suite wire judges hooks that say how gradients travel" : "";
+}
+std::string TravelsAsItIs() {
+  return IsWire() ? "" : "gradients travel as they are";
+}
+std::string KeepsNoState() {
+  return SavedStateOf(*Worked(0)) == nullptr ? "it keeps no state in checkpoints" : "";
+}
+
+}  // namespace
 
 const std::vector<Suite>& Suites() {
   using enum PluginKind;
@@ -11,7 +31,9 @@ const std::vector<Suite>& Suites() {
       {"options", "Options", {}},
       {"scheduler", "Scheduler", {kScheduler}},
       {"optimizer", "Optimizer", {kOptimizer}},
-      {"hook", "Hook", {kHook}},
+      {"hook", "Hook", {kHook}, TravelsInAForm},
+      {"wire", "Wire", {kHook}, TravelsAsItIs},
+      {"saved_state", "SavedState", {kScheduler, kHook, kCommunicator}, KeepsNoState},
       {"dataset", "Dataset", {kDataset}},
       {"model", "Model", {kModel}},
   };

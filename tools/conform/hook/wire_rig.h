@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/ext/wire_format.h"
-#include "tests/conformance/hook/hook_rig.h"
+#include "tools/conform/hook/hook_rig.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 inline WireFormat* WireOf(GradientHook& hook) {
   return static_cast<WireFormat*>(hook.Query(kWireFormatId));
@@ -95,4 +95,4 @@ inline std::vector<float> Unpack(WireFormat& format, const std::vector<uint8_t>&
   return span.gradient;
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform
