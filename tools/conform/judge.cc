@@ -158,8 +158,7 @@ Result<bool> RunOnce(const JudgeSettings& settings, std::vector<std::string> com
   if (!open) result->tests.push_back({.suite = result->suite->name, .test = "TheProcess"});
   TestResult& broken = result->tests.back();
   if (!open) {
-    broken.sentence = "A plugin's code ends no process, whatever is called before and after.";
-    broken.header = "engine/plugin.h";
+    broken.sentence = "The code of a plugin ends no process, whatever is called before and after.";
   }
   broken.outcome = Outcome::kFailed;
   broken.message = problem.empty() ? "it ended the process" : problem;
@@ -179,13 +178,15 @@ Result<SuiteResult> JudgeSuite(const Suite& suite, const JudgeSettings& settings
     ENGINE_ASSIGN_OR_RETURN(done, RunOnce(settings, command, &result));
   }
   const auto ran = [](const TestResult& test) { return test.outcome != Outcome::kSkipped; };
-  if (result.absent.empty() && std::ranges::none_of(result.tests, ran)) {
-    result.tests.push_back({.suite = suite.name,
-                            .test = "RunsATest",
-                            .header = "engine/plugin.h",
-                            .sentence = "A suite in which nothing ran has judged nothing.",
-                            .outcome = Outcome::kFailed,
-                            .message = "no test of the suite ran"});
+  const bool may_be_absent = !result.absent.empty() && !settings.wanted;
+  if (!may_be_absent && std::ranges::none_of(result.tests, ran)) {
+    result.tests.push_back(
+        {.suite = suite.name,
+         .test = "RunsATest",
+         .sentence = "A suite in which nothing ran has judged nothing.",
+         .outcome = Outcome::kFailed,
+         .message = result.absent.empty() ? "no test of the suite ran" : result.absent});
+    result.absent.clear();
   }
   return result;
 }

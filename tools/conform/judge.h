@@ -13,8 +13,10 @@ enum class Outcome { kPassed, kFailed, kSkipped };
 
 struct TestResult {
   std::string suite, test;
-  std::string level = "MUST", header, sentence;  // of its contract
-  std::string seed;                              // the last one; empty: it has none
+  // Of its contract; until the test says it, this one.
+  std::string level = "MUST", header = "engine/plugin.h",
+              sentence = "Create makes an object of any values that the descriptor allows.";
+  std::string seed;  // the last one; empty: it has none
   Outcome outcome = Outcome::kPassed;
   std::string message;  // what was found, or why it was skipped
 
@@ -30,6 +32,7 @@ struct SuiteResult {
 struct JudgeSettings {
   std::vector<std::string> command;  // the child's, to which --child, --suite and --skip are added
   std::string test;                  // of the suite; empty: all
+  bool wanted = false;               // by name: it may not be absent
   int timeout_s = 60;                // of one test
 };
 

@@ -146,7 +146,10 @@ int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> c
   for (const std::string& file : flags.with) judgement.repeat += " --with " + file;
   if (flags.ranks > 0) judgement.repeat += " -n " + std::to_string(flags.ranks);
   for (const auto& [suite, test] : *chosen) {
-    const JudgeSettings settings{.command = command, .test = test, .timeout_s = flags.timeout_s};
+    const JudgeSettings settings{.command = command,
+                                 .test = test,
+                                 .wanted = !flags.suites.empty(),
+                                 .timeout_s = flags.timeout_s};
     auto result = JudgeSuite(*suite, settings);
     if (!result.ok()) return Refuse(result.status());
     judgement.suites.push_back(std::move(*result));

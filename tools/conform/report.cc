@@ -8,7 +8,7 @@
 namespace engine::conform {
 namespace {
 
-constexpr size_t kColumns = 80, kMostFound = 600;
+constexpr size_t kColumns = 80, kSuiteColumn = 20, kMostFound = 600;
 
 const char* NameOf(Outcome outcome) {
   constexpr const char* kNames[] = {"passed", "failed", "skipped"};
@@ -28,18 +28,17 @@ std::string Plain(std::string text) {
 }
 
 // "  title   words", further lines below the words. A word is never broken.
-std::string Paragraph(const std::string& title, const std::string& text) {
-  constexpr size_t kIndent = 12;
+std::string Paragraph(const std::string& title, const std::string& text, size_t indent = 12) {
   std::string out = "  " + title;
-  out.resize(kIndent, ' ');
-  size_t column = kIndent;
+  out.resize(indent, ' ');
+  size_t column = indent;
   std::istringstream words(Plain(text));
   for (std::string word; words >> word;) {
-    if (column > kIndent && column + 1 + word.size() > kColumns) {
-      out += "\n" + std::string(kIndent, ' ');
-      column = kIndent;
+    if (column > indent && column + 1 + word.size() > kColumns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
     }
-    const std::string gap = column > kIndent ? " " : "";
+    const std::string gap = column > indent ? " " : "";
     out += gap + word;
     column += gap.size() + word.size();
   }
@@ -83,14 +82,15 @@ std::string AbiOf(const plugins::PluginFile& file) {
 }
 
 std::string SuiteLine(const SuiteResult& suite) {
-  if (!suite.absent.empty()) return Paragraph(suite.suite->name, "not judged: " + suite.absent);
+  if (!suite.absent.empty())
+    return Paragraph(suite.suite->name, "not judged: " + suite.absent, kSuiteColumn);
   std::string text;
   for (const Outcome outcome : {Outcome::kPassed, Outcome::kFailed, Outcome::kSkipped}) {
     const int count = Count(suite, outcome);
     if (count == 0) continue;
     text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + NameOf(outcome);
   }
-  return Paragraph(suite.suite->name, text);
+  return Paragraph(suite.suite->name, text, kSuiteColumn);
 }
 
 }  // namespace

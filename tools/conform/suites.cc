@@ -30,7 +30,7 @@ const std::vector<Suite>& Suites() {
       {"plugin", "Plugin", {}},
       {"options", "Options", {}},
       {"scheduler", "Scheduler", {kScheduler}},
-      {"optimizer", "Optimizer", {kOptimizer}},
+      {"optimizer", "Optimizers", {kOptimizer}},
       {"hook", "Hook", {kHook}, TravelsInAForm},
       {"wire", "Wire", {kHook}, TravelsAsItIs},
       {"saved_state", "SavedState", {kScheduler, kHook, kCommunicator}, KeepsNoState},
