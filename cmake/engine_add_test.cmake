@@ -62,3 +62,11 @@ function(engine_add_test)
     set_tests_properties(${arg_NAME} PROPERTIES ENVIRONMENT "${arg_ENVIRONMENT}")
   endif()
 endfunction()
+
+# engine_add_conform(<test> <plugin> [<argument of engine conform>...]): a plugin of this repository is judged.
+function(engine_add_conform name plugin)
+  if(TARGET engine_${plugin} AND TARGET engine_conform)
+    add_test(NAME conform_${name} COMMAND engine_conform $<TARGET_FILE:engine_${plugin}> --level should ${ARGN})
+    set_tests_properties(conform_${name} PROPERTIES LABELS conformance TIMEOUT 120)
+  endif()
+endfunction()

@@ -71,15 +71,29 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--skip", flags->skip)->group("")->allow_extra_args(false);
 }
 
+// "NAME.KEY=VALUE" of --set is for the plugin of that name, "KEY=VALUE" for the one that is judged.
+Status SetOptions(const std::vector<std::string>& arguments, Subject* subject) {
+  for (const std::string& argument : arguments) {
+    PluginUnderTest* of = &subject->plugin;
+    for (PluginUnderTest& other : subject->others) {
+      if (argument.starts_with(other.name() + ".")) of = &other;
+    }
+    ENGINE_RETURN_IF_ERROR(of->Set(argument));
+  }
+  ENGINE_RETURN_IF_ERROR(subject->plugin.CheckRequired());
+  for (const PluginUnderTest& other : subject->others)
+    ENGINE_RETURN_IF_ERROR(other.CheckRequired());
+  return {};
+}
+
 Result<Subject> ReadSubject(const Flags& flags) {
   ENGINE_ASSIGN_OR_RETURN(PluginUnderTest plugin, PluginUnderTest::Load(flags.file));
-  for (const std::string& argument : flags.set) ENGINE_RETURN_IF_ERROR(plugin.Set(argument));
-  ENGINE_RETURN_IF_ERROR(plugin.CheckRequired());
   Subject subject{.plugin = std::move(plugin), .ranks = flags.ranks, .seed = flags.seed};
   for (const std::string& file : flags.with) {
     ENGINE_ASSIGN_OR_RETURN(PluginUnderTest other, PluginUnderTest::Load(file));
     subject.others.push_back(std::move(other));
   }
+  ENGINE_RETURN_IF_ERROR(SetOptions(flags.set, &subject));
   return subject;
 }
 

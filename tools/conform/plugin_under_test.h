@@ -31,7 +31,8 @@ T Must(Result<T> result) {
 }
 
 // The published values of one scope (empty: the plugin's own, else an op's attributes), with some
-// of them given as text. The text of a value that cannot be parsed counts as none.
+// of them given as text. The text of a value that cannot be parsed counts as none; layers, which
+// only a configuration has, are one of 10 units.
 class OptionValues {
  public:
   using Overrides = std::map<std::string, std::string>;
@@ -67,8 +68,12 @@ class PluginUnderTest {
   // T is the interface of the plugin's kind. `overrides` come before what was set.
   template <typename T>
   Result<std::unique_ptr<T>> Create(Host& host, OptionValues::Overrides overrides = {}) const {
+    return plugin::Create<T>({file_, Values(std::move(overrides))}, host);
+  }
+  // Of its own options.
+  std::vector<plugin::OwnedOption> Values(OptionValues::Overrides overrides = {}) const {
     overrides.insert(set_.begin(), set_.end());
-    return plugin::Create<T>({file_, OptionValues(file_.options, "", overrides).owned()}, host);
+    return OptionValues(file_.options, "", overrides).owned();
   }
 
  private:

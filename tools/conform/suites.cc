@@ -34,8 +34,8 @@ const std::vector<Suite>& Suites() {
       {"hook", "Hook", {kHook}, TravelsInAForm},
       {"wire", "Wire", {kHook}, TravelsAsItIs},
       {"saved_state", "SavedState", {kScheduler, kHook, kCommunicator}, KeepsNoState},
-      {"dataset", "Dataset", {kDataset}},
-      {"model", "Model", {kModel}},
+      {"dataset", "Datasets", {kDataset}},
+      {"model", "Models", {kModel}},
   };
   return suites;
 }
