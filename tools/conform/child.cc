@@ -22,7 +22,11 @@ class Reporter final : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override { Report({"test", test.name()}); }
   void OnTestPartResult(const testing::TestPartResult& part) override {
     if (!part.failed() && !part.skipped()) return;
-    Report({part.failed() ? "failed" : "skipped", part.message()});
+    std::string text = part.message();
+    for (const char* title : {"Failed\n", "Skipped\n"}) {  // of a message without values
+      if (text.starts_with(title)) text.erase(0, std::string(title).size());
+    }
+    Report({part.failed() ? "failed" : "skipped", text});
   }
   void OnTestEnd(const testing::TestInfo&) override { Report({"end"}); }
 };

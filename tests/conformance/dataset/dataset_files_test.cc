@@ -19,8 +19,9 @@ TEST(DatasetFiles, AreWritten) {
   folder.Write("images", IdxImages(25));
   folder.Write("labels", IdxLabels(25));
   WriteCifar(folder);
+  using std::filesystem::copy_options;
   std::filesystem::copy(folder.path(), DATASET_FILES,
-                        std::filesystem::copy_options::overwrite_existing);
+                        copy_options::recursive | copy_options::overwrite_existing);
 }
 
 }  // namespace
