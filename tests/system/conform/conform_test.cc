@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ Outcome Conform(const std::string& words) {
 }
 
 std::vector<json> FailedOf(const std::string& text) {
+  const json all = json::parse(text);
   std::vector<json> failed;
-  for (const json& test : json::parse(text).at("tests")) {
+  for (const json& test : all.at("tests")) {
     if (test.at("outcome") == "failed") failed.push_back(test);
   }
   return failed;
@@ -41,6 +43,9 @@ struct Fault {
   const char *plugin, *fault, *test, *message;
   const char* more = "";
 };
+void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.fault;
+}
 
 class Faults : public ::testing::TestWithParam<Fault> {};
 
@@ -73,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
     , Faults,
     ::testing::Values(
         Fault{"faulty_hook", "throw", kMargins, "crashed with SIGABRT"},
-        Fault{"faulty_hook", "hang", kMargins, "did not end within 2 s", " --timeout 2"},
+        Fault{"faulty_hook", "hang", kMargins, "did not end within 1 s", " --timeout 1"},
         Fault{"faulty_hook", "exit", kMargins, "ended the process"},
         Fault{"faulty_hook", "remember", "hook.RemembersOnlyWhatItSaves", "scale"},
         Fault{"faulty_scheduler", "allocate", "scheduler.DoesNotAllocateAfterTheFirstStep",

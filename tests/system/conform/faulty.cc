@@ -64,7 +64,7 @@ class FaultyScheduler final : public Scheduler {
     steps_ += event.kind == EventKind::kStepBegin;
     if (event.kind == EventKind::kError) compute_.Clear(), io_.Clear();
     if (event.kind != EventKind::kTaskReady || io_.Take(event.task)) return;
-    if (fault_ == "allocate" && steps_ > 4) delete[] new uint32_t[task_count_];
+    if (fault_ == "allocate" && steps_ > 4) kept_ = std::vector<uint32_t>(8);
     if (fault_ == "forget" && task_count_ > 70 && event.task == 7) return;
     compute_.Push(event.task);
   }
@@ -78,6 +78,7 @@ class FaultyScheduler final : public Scheduler {
   const std::string fault_;
   kit::ReadyQueue compute_;
   kit::TransferList io_;
+  std::vector<uint32_t> kept_;
   size_t task_count_ = 0, steps_ = 0;
 };
 
