@@ -100,7 +100,7 @@ std::string Child::LastWords() const {
 }
 
 std::string Child::End(bool silent, int timeout_s) {
-  const auto deadline = Clock::now() + std::chrono::seconds(silent ? 1 : timeout_s);
+  const auto deadline = Clock::now() + std::chrono::seconds(silent ? 0 : timeout_s);
   int status = 0;
   while (pid_ > 0 && waitpid(pid_, &status, WNOHANG) == 0) {
     if (Clock::now() > deadline) {

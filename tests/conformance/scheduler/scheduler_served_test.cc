@@ -5,10 +5,7 @@
 
 #include <algorithm>
 
-#include "kit/bucket_planner.h"
-#include "kit/scheduler.h"
 #include "tests/conformance/scheduler/scheduler_rig.h"
-#include "tools/conform/scheduler/served_ranks.h"
 
 namespace engine::test {
 namespace {
@@ -39,58 +36,6 @@ TEST_P(ServedPriorities, HasPrioritiesOnlyIfItOrdersByNeed) {
 INSTANTIATE_TEST_SUITE_P(Plugins, ServedPriorities,
                          testing::Values("sequential_sched", "fifo_sched", "priority_sched",
                                          "dear_sched"));
-
-// What the search above must find: one transfer at a time, pulls and pushes alike, by need.
-class PullsTakeCredit final : public Scheduler {
- public:
-  SchedulerTraits traits() const noexcept override { return {.order = TransferOrder::kLeader}; }
-  Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
-    return kit::PlanBuckets("test", model, {}, sink);
-  }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
-    tasks_.assign(tasks.begin(), tasks.end());
-    compute_.Reset(tasks, kit::ComputeOrder());
-    io_.Reset(tasks, ByNeed());
-    return {};
-  }
-  void On(const SchedulerEvent& event) noexcept override {
-    if (event.kind == EventKind::kTaskReady) {
-      (tasks_[event.task].lane == Lane::kIo ? io_ : compute_).Insert(event.task);
-    } else if (event.kind == EventKind::kTaskDone && tasks_[event.task].lane == Lane::kIo) {
-      busy_ = false;
-    }
-  }
-  Action Next(Lane lane) noexcept override {
-    if (lane == Lane::kIo && busy_) return kit::Hold();
-    const uint32_t task = (lane == Lane::kIo ? io_ : compute_).Pop();
-    if (task == kit::kNoTask) return kit::Hold();
-    busy_ |= lane == Lane::kIo;
-    return kit::Run(task);
-  }
-
- private:
-  struct ByNeed {
-    bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept {
-      return std::pair(a.needed_by, a.id) < std::pair(b.needed_by, b.id);
-    }
-  };
-  std::vector<TaskInfo> tasks_;
-  kit::ReadySet compute_, io_;
-  bool busy_ = false;
-};
-
-TEST(ServedRanks, FindsPullsThatTakeTheCreditOfPushes) {
-  ModelSketch model = ModelSketch::Chain({10, 10, 10, 10});
-  model.served = true;
-  size_t stuck = 0;
-  for (uint32_t seed = 1; seed <= 50; ++seed) {
-    SchedulerRig one(std::make_unique<PullsTakeCredit>(), model);
-    SchedulerRig two(std::make_unique<PullsTakeCredit>(), model);
-    const std::string problem = ServedRanks({&one, &two}, false).Run(seed, 4);
-    stuck += problem.find("nothing that runs can end") != std::string::npos;
-  }
-  EXPECT_GT(stuck, 10u);
-}
 
 // ---- What each of them does, in a chain of three layers with a bucket each; bucket0 is needed last.
 

@@ -1,13 +1,20 @@
-// Plugins of four roles that are right but for the fault that their option names.
+// Plugins of some roles that are right but for the fault that their option names.
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/dataset.h"
+#include "engine/ext/saved_state.h"
+#include "engine/ext/wire_format.h"
 #include "engine/optimizer.h"
 #include "engine/plugin.h"
 #include "kit/bucket_planner.h"
@@ -18,13 +25,13 @@
 namespace engine::faulty {
 namespace {
 
-class FaultyHook final : public GradientHook {
+class FaultyHook final : public GradientHook, public SavedState {
  public:
   explicit FaultyHook(const Options& options) : fault_(options.String("fault")) {}
   HookTraits traits() const noexcept override { return {.scope = HookScope::kSpan}; }
   Status Setup(uint32_t) noexcept override { return {}; }
   Status BeginStep(uint64_t step) noexcept override {
-    if (fault_ == "remember") step_ += 1;
+    if (fault_ == "remember" || saves()) step_ += 1;
     if (fault_ == "by_step") step_ = static_cast<float>(step);  // which is no fault
     return {};
   }
@@ -39,47 +46,128 @@ class FaultyHook final : public GradientHook {
   }
   std::span<float> Observed() noexcept override { return {}; }
 
+  void* Query(std::string_view id) noexcept override {
+    return saves() && id == kSavedStateId ? static_cast<SavedState*>(this) : nullptr;
+  }
+  uint32_t state_version() const noexcept override { return 1; }
+  Status SaveState(void (*sink)(void*, const uint8_t*, uint64_t), void* context) noexcept override {
+    sink(context, reinterpret_cast<const uint8_t*>(&step_), sizeof step_);
+    return {};
+  }
+  Status LoadState(std::span<const uint8_t> state) noexcept override {
+    const StatusCode code = fault_ == "save_wrong" ? StatusCode::kInternal : StatusCode::kBadData;
+    if (state.size() != sizeof step_) return Status::Error(code, "not 4 bytes");
+    std::memcpy(&step_, state.data(), sizeof step_);
+    return {};
+  }
+
  private:
+  bool saves() const { return fault_.starts_with("save"); }
+
   const std::string fault_;
   float step_ = 1;
 };
 
-// Everything as soon as it is ready, by the parts of the kit.
+// Signs, one byte each, with the mean of all; what is lost is kept for the next step.
+class FaultyWire final : public WireHook {
+ public:
+  explicit FaultyWire(const Options& options) : loses_(options.String("fault") == "lose") {}
+  WireTraits wire_traits() const noexcept override {
+    return {.kind = WireKind::kPacked, .state_count = 1, .state_names = {"error"}};
+  }
+  int64_t PackedBytes(int64_t count) const noexcept override { return count + 4; }
+  Status Pack(const WireCall& call) noexcept override {
+    float mean = 0, *const error = call.states[0];
+    for (int64_t i = 0; i < call.count; ++i) {
+      error[i] += call.gradient[i] * *call.scale;
+      mean += std::fabs(error[i]) / static_cast<float>(call.count);
+    }
+    const float sent = mean / *call.scale;
+    auto* const bytes = static_cast<uint8_t*>(call.wire);
+    std::memcpy(bytes, &sent, sizeof sent);
+    for (int64_t i = 0; i < call.count; ++i) {
+      bytes[4 + i] = error[i] < 0;
+      error[i] = loses_ ? 0 : error[i] - (error[i] < 0 ? -mean : mean);
+    }
+    return {};
+  }
+  Status Unpack(const WireCall& call) noexcept override {
+    float mean = 0;
+    const auto* const bytes = static_cast<const uint8_t*>(call.wire);
+    std::memcpy(&mean, bytes, sizeof mean);
+    for (int64_t i = 0; i < call.count; ++i) {
+      const float before = call.accumulate != 0 ? call.gradient[i] : 0;
+      call.gradient[i] = before + (bytes[4 + i] != 0 ? -mean : mean);
+    }
+    return {};
+  }
+
+ private:
+  const bool loses_;
+};
+
+struct ByNeed {
+  bool operator()(const TaskInfo& a, const TaskInfo& b) const noexcept {
+    return std::pair(a.needed_by, a.id) < std::pair(b.needed_by, b.id);
+  }
+};
+
+// Everything as soon as it is ready. With the fault "credit" one transfer at a time, pulls and pushes
+// alike, by need.
 class FaultyScheduler final : public Scheduler {
  public:
-  explicit FaultyScheduler(const Options& options) : fault_(options.String("fault")) {}
-  SchedulerTraits traits() const noexcept override { return {}; }
+  explicit FaultyScheduler(const Options& options)
+      : fault_(options.String("fault")), credit_(fault_ == "credit") {}
+  SchedulerTraits traits() const noexcept override {
+    return {.order = credit_ ? TransferOrder::kLeader : TransferOrder::kStatic};
+  }
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     return kit::PlanBuckets("faulty", model, {}, sink);
   }
   Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+    tasks_.assign(tasks.begin(), tasks.end());
     compute_.Reset(tasks.size());
+    by_need_.Reset(tasks, ByNeed());
     io_.Reset(tasks, kit::StaticTransferOrder(), [](const TaskInfo& task) {
       return kit::IsPull(task) ? kit::Standing::kFree : kit::Standing::kListed;
     });
-    task_count_ = tasks.size();
     return {};
   }
   void On(const SchedulerEvent& event) noexcept override {
     steps_ += event.kind == EventKind::kStepBegin;
-    if (event.kind == EventKind::kError) compute_.Clear(), io_.Clear();
-    if (event.kind != EventKind::kTaskReady || io_.Take(event.task)) return;
+    if (event.kind == EventKind::kError) {
+      compute_.Clear(), io_.Clear(), by_need_.Clear();
+      busy_ = false;
+    }
+    const bool io = tasks_[event.task].lane == Lane::kIo;
+    if (io && event.kind == EventKind::kTaskStarted) by_need_.Erase(event.task);
+    if (io && event.kind == EventKind::kTaskStarted) busy_ = true;
+    if (io && event.kind == EventKind::kTaskDone) busy_ = false;
+    if (event.kind != EventKind::kTaskReady) return;
+    if (credit_ && io) return by_need_.Insert(event.task);
+    if (io_.Take(event.task)) return;
     if (fault_ == "allocate" && steps_ > 4) kept_ = std::vector<uint32_t>(8);
-    if (fault_ == "forget" && task_count_ > 70 && event.task == 7) return;
+    if (fault_ == "forget" && tasks_.size() > 70 && event.task == 7) return;
     compute_.Push(event.task);
   }
   Action Next(Lane lane) noexcept override {
     if (lane == Lane::kIo && io_.HeadIsReady()) return kit::Run(io_.Pop());
-    const uint32_t task = lane == Lane::kIo ? io_.PopFree() : compute_.Pop();
+    uint32_t task = lane == Lane::kIo ? io_.PopFree() : compute_.Pop();
+    if (lane == Lane::kIo && credit_) task = busy_ ? kit::kNoTask : by_need_.Pop();
+    busy_ |= lane == Lane::kIo && task != kit::kNoTask;
     return task == kit::kNoTask ? kit::Hold() : kit::Run(task);
   }
 
  private:
   const std::string fault_;
+  const bool credit_;
+  std::vector<TaskInfo> tasks_;
   kit::ReadyQueue compute_;
+  kit::ReadySet by_need_;
   kit::TransferList io_;
   std::vector<uint32_t> kept_;
-  size_t task_count_ = 0, steps_ = 0;
+  size_t steps_ = 0;
+  bool busy_ = false;
 };
 
 class FaultyOptimizer final : public Optimizer {
