@@ -25,11 +25,19 @@ struct Subject {
 // once, before they run (child.h).
 const Subject& UnderTest();
 
+// Of a world of one, with the device that an op plugin of --with brings.
+inline Host& HostOfOne() {
+  static MemoryHost host_of_ops;
+  static const PluginUnderTest* const other = UnderTest().Other(PluginKind::kOps);
+  static const auto ops = other ? Must(other->Create<OpLibrary>(host_of_ops)) : nullptr;
+  static MemoryHost host({}, std::make_shared<MemoryStoreTable>(), ops ? ops->device() : nullptr);
+  return host;
+}
+
 // An object of it, for a world of one unless there is a host.
 template <typename T>
 std::unique_ptr<T> Make(const OptionValues::Overrides& overrides = {}, Host* host = nullptr) {
-  static MemoryHost single_host;
-  return Must(UnderTest().plugin.Create<T>(host ? *host : single_host, overrides));
+  return Must(UnderTest().plugin.Create<T>(host ? *host : HostOfOne(), overrides));
 }
 
 }  // namespace engine::conform

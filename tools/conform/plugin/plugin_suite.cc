@@ -61,12 +61,12 @@ TEST(Options, AreTakenOrRefusedWithASentence) {
   CONTRACT(MUST, "engine/plugin.h",
            "Create makes an object of any values that the descriptor allows, or says in a sentence "
            "why it does not.");
-  MemoryHost host;
   for (const OptionSpec& spec : UnderTest().plugin.option_specs()) {
     if (!spec.scope.view().empty()) continue;
     for (const std::string& value : ValuesToTry(spec)) {
       const std::string name(spec.name.view());
-      const Status status = UnderTest().plugin.Create<Object>(host, {{name, value}}).status();
+      const Status status =
+          UnderTest().plugin.Create<Object>(HostOfOne(), {{name, value}}).status();
       EXPECT_NE(status.code(), StatusCode::kInternal) << name << "=" << value;
       const std::string title = "plugin '" + UnderTest().plugin.name() + "': ";
       EXPECT_TRUE(status.ok() || std::string(status.message()).size() > title.size())
