@@ -38,7 +38,8 @@ struct LayerSpec {
 struct ModelData {
   // Tensors of a sample. Input i is the value i of the graph, target i the value inputs.size() + i.
   std::span<const SampleTensor> inputs, targets;
-  // 0: a graph for inference, which ends at its outputs; it may not use the targets' values.
+  // 0: a graph for inference, which ends at its outputs; it may not use the targets' values, and has
+  // no parameters but those of the graph with a loss.
   uint32_t with_loss = 1;
 };
 
@@ -81,7 +82,8 @@ class ModelBuilder {
 
 class Model : public Object {
  public:
-  // The same graph for the same data and ops, on every rank. [setup]
+  // The same graph for the same data and ops, on every rank; returns the first error that a call of
+  // the builder gave. [setup]
   virtual Status Build(ModelBuilder& builder) const noexcept = 0;
 };
 

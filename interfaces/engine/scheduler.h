@@ -104,7 +104,7 @@ enum class BucketStages : int32_t {
 
 // Receives the buckets of a plan, in the order in which their gradients shall lie in memory. The
 // spans of a bucket must be contiguous in that order, and together the buckets must cover every
-// parameter exactly once. The core checks this.
+// parameter exactly once (a model without trainable parameters has none). The core checks this.
 class PlanSink {
  public:
   // The next bucket. `priority` is handed to the communicator; larger is more urgent. [setup]
@@ -156,7 +156,10 @@ struct SchedulerTraits {
   uint32_t reserved = 0;
 };
 
-// Calls never overlap, but come from different threads.
+// Calls never overlap, but come from different threads. In every step each task is run once, when it
+// is ready; while nothing runs, a lane with a ready task is not held. Steps with the same events
+// should have the same order. A pull waits for the pushes of all ranks, so a pull that is under way
+// holds back no push.
 class Scheduler : public Object {
  public:
   virtual SchedulerTraits traits() const noexcept = 0;  // [setup]
@@ -172,7 +175,8 @@ class Scheduler : public Object {
   virtual void On(const SchedulerEvent& event) noexcept = 0;
 
   // What `lane` shall do next. On kIo the caller asks again until it gets kHold, after every event
-  // or group of events; on kCompute when the lane is free. [any-thread]
+  // or group of events; on kCompute when the lane is free. Never allocates after the first step.
+  // [any-thread]
   virtual Action Next(Lane lane) noexcept = 0;
 };
 

@@ -27,7 +27,8 @@ class SavedState {
 
   // Before the first step of a run that goes on, after Setup or Begin: what SaveState gave on the
   // same rank, or on rank 0 where the run had another number of ranks. Not called when the
-  // checkpoint has none. kBadData for bytes that no SaveState makes. [setup]
+  // checkpoint has none. What is saved then is the same again. kBadData for bytes that no SaveState
+  // makes. [setup]
   virtual Status LoadState(std::span<const uint8_t> state) noexcept = 0;
 
  protected:
