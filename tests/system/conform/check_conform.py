@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """`engine conform` on plugins with one fault each: it is found, by the right test, and can be repeated.
 
-  check_conform.py ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset}.so
+  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset}.so
 """
 import json
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
-ENGINE, FOLDER = sys.argv.pop(1), sys.argv.pop(1)
+ROOT, ENGINE, FOLDER = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
 MARGINS = "hook.WritesNothingBesideTheGradient"
 FAULTS = [  # role, fault, the one test that finds it, what it says
     ("hook", "throw", MARGINS, "crashed with SIGABRT"),
@@ -93,6 +94,21 @@ class Conform(unittest.TestCase):
             self.assertEqual((done.stdout, done.stderr.count("\n")), ("", 1))
             self.assertTrue(done.stderr.startswith("engine: ") and message in done.stderr, done.stderr)
         conform("", 2)
+
+    def test_what_is_demanded_stands_in_the_headers(self):
+        """Of the longer words of each sentence three quarters, but for their endings."""
+        def stems(text):
+            return {word[:5] for word in re.findall(r"[a-z]{4,}", text.lower())}
+        literal = r'"((?:[^"\\]|\\.)*)"'
+        contract = re.compile(rf"CONTRACT\(\s*(?:MUST|SHOULD),\s*{literal},\s*((?:{literal}\s*)+)\)")
+        contracts = 0
+        for suite in ROOT.glob("tools/conform/**/*_suite.cc"):
+            for header, sentence, _ in contract.findall(suite.read_text()):
+                contracts += 1
+                words = stems("".join(re.findall(literal, sentence)))
+                missing = words - stems((ROOT / "interfaces" / header).read_text())
+                self.assertLessEqual(4 * len(missing), len(words), f"{suite.name}: {header} lacks {missing}: {sentence}")
+        self.assertGreater(contracts, 40)
 
 
 unittest.main()

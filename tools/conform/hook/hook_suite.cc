@@ -97,7 +97,8 @@ TEST_F(Hook, RemembersOnlyWhatItSaves) {
 }
 
 TEST_F(Hook, WritesNothingBesideTheGradient) {
-  CONTRACT(MUST, "engine/gradient_hook.h", "A hook writes `count` elements of data, and scale.");
+  CONTRACT(MUST, "engine/gradient_hook.h",
+           "Apply changes `count` elements of data, one scale, and nothing else.");
   constexpr float kMargin = 12345;
   for (const int64_t count : {1, 3, 16, 1001}) {
     constexpr int64_t kSide = 64;

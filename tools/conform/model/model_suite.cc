@@ -95,10 +95,9 @@ TEST_F(Models, BuildsTheSameGraphEveryTime) {
 }
 
 TEST_F(Models, BuildsAGraphForInference) {
-  CONTRACT(
-      MUST, "engine/model.h",
-      "with_loss = 0: the graph ends at its outputs, without the targets, and has the parameters "
-      "of the one that was trained.");
+  CONTRACT(MUST, "engine/model.h",
+           "with_loss = 0: a graph for inference ends at its outputs, may not use the targets' "
+           "values, and has no parameters but those of the graph with a loss.");
   const auto model = Make<Model>();
   const graph::Graph trained = Build(*model), graph = Build(*model, false);
   EXPECT_EQ(graph.loss, graph::kNone);

@@ -40,10 +40,9 @@ void ExpectEqual(const OptimizerRig& one, const OptimizerRig& other, uint32_t st
 }
 
 TEST_F(Optimizers, DescribesItsStates) {
-  CONTRACT(
-      MUST, "engine/optimizer.h",
-      "0 to kMaxOptimizerStates states, each with a name of its own; their format version is at "
-      "least 1.");
+  CONTRACT(MUST, "engine/optimizer.h",
+           "0 to kMaxOptimizerStates states; of their names no two are equal and none is empty; "
+           "their format version is at least 1.");
   const OptimizerTraits traits = optimizer_->traits();
   ASSERT_GE(traits.state_count, 0);
   ASSERT_LE(traits.state_count, kMaxOptimizerStates);
@@ -55,7 +54,8 @@ TEST_F(Optimizers, DescribesItsStates) {
 }
 
 TEST_F(Optimizers, MovesAgainstTheGradient) {
-  CONTRACT(SHOULD, "engine/optimizer.h", "The first update moves a value against its gradient.");
+  CONTRACT(SHOULD, "engine/optimizer.h",
+           "The first update should move a value against its gradient.");
   OptimizerRig rig(*optimizer_, {1, 1, -1, -1});
   Must(rig.Update({2, -2, 2, -2}, 1));
   EXPECT_LT(rig.value()[0], 1);
@@ -191,7 +191,7 @@ TEST_F(Optimizers, LeavesAParameterWithoutGradientAndDecayAlone) {
 }
 
 TEST_F(Optimizers, AcceptsAnEmptySpan) {
-  CONTRACT(MUST, "engine/optimizer.h", "`count` may be 0, of arrays that may be null then.");
+  CONTRACT(MUST, "engine/optimizer.h", "Arrays may be null where count is 0.");
   OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
   Must(rig.Update(RandomFloats(kCount, 2), 1, {}, 5, 5));
   EXPECT_EQ(rig.value(), RandomFloats(kCount, 1));

@@ -30,7 +30,7 @@ TEST(Plugin, MakesSeveralObjects) {
 
 TEST(Plugin, HasNoExtensionThatNobodyKnows) {
   CONTRACT(MUST, "engine/object.h",
-           "Query gives null for an identifier that the object does not have.");
+           "Query: an extension of this object by its identifier, or nullptr.");
   const auto object = Make<Object>();
   for (const char* id : {"", "engine.no_such_extension/1", "engine."}) {
     EXPECT_EQ(object->Query(id), nullptr) << id;
