@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/launch/exit_code.h"
@@ -191,11 +192,7 @@ std::vector<std::string> CommandOf(const Flags& flags) {
   return command;
 }
 
-}  // namespace
-}  // namespace engine::conform
-
-int main(int argc, char** argv) {
-  using namespace engine::conform;
+int Main(int argc, char** argv) {
   CLI::App app("Judges a plugin by the contract that the headers of the SDK state",
                "engine conform");
   app.footer(
@@ -211,4 +208,11 @@ int main(int argc, char** argv) {
   if (!subject.ok()) return Refuse(subject.status());
   if (flags.child) return BeChild(flags, std::move(*subject));
   return Judge(flags, *subject, CommandOf(flags));
+}
+
+}  // namespace
+}  // namespace engine::conform
+
+int main(int argc, char** argv) {
+  return engine::conform::Main(argc, argv);
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <set>
+#include <vector>
 
 #include "tools/conform/contract.h"
 #include "tools/conform/hook/hook_rig.h"

@@ -1,10 +1,12 @@
 // A hook that says how gradients travel (HookStage::kWire), with memory for what it packs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/ext/wire_format.h"
@@ -54,7 +56,7 @@ class WireBytesOf {
 // One span of a gradient of one rank, with its states.
 struct WireSpan {
   std::vector<float> gradient;
-  std::vector<float> states[kMaxWireStates];
+  std::array<std::vector<float>, kMaxWireStates> states;
   float scale = 1;
 
   WireSpan(const WireFormat& format, std::vector<float> values) : gradient(std::move(values)) {

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "tools/conform/contract.h"
 #include "tools/conform/hook/wire_rig.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
