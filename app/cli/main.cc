@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "app/cli/commands.h"
 #include "app/cli/crash_handler.h"
@@ -75,6 +76,7 @@ class CommandLine {
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);
+    AddConform();
   }
 
   int Run(int argc, char** argv) {
@@ -173,6 +175,24 @@ class CommandLine {
     CLI::App* print = config->add_subcommand("print", "Print every value and where it comes from");
     AddConfigFlags(print, &config_);
     print->callback([this] { code_ = ConfigPrintCommand(config_, environment_); });
+  }
+
+  // A program of its own, which brings a test framework.
+  void AddConform() {
+    CLI::App* conform = app_.add_subcommand("conform", "Judge a plugin by the contract of the SDK");
+    conform->prefix_command()->set_help_flag();
+    conform->callback([this, conform] {
+      const std::string program = environment_.binary_folder + "/engine-conform";
+      std::vector<std::string> words = conform->remaining();
+      std::vector<char*> arguments = {const_cast<char*>(program.c_str())};
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      execv(program.c_str(), arguments.data());
+      code_ = command::ReportError(
+          Status::Error(StatusCode::kMissingInput,
+                        "cannot start %s: install it with the SDK (cmake --install, component sdk)",
+                        program.c_str()));
+    });
   }
 
   void AddSample() {

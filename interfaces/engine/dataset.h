@@ -30,7 +30,9 @@ struct SampleTensor {
 };
 ENGINE_LAYOUT(SampleTensor, name, shape, dtype, content, classes);
 
-// Names, tensors and digest are the dataset's and valid while it lives.
+// Names, tensors and digest are the dataset's and valid while it lives. There are an input and a
+// sample to train on; tensors have names and extents, classes are of int32; a digest is visible
+// characters.
 struct DatasetInfo {
   uint64_t struct_size = sizeof(DatasetInfo);
   TextView name = {};  // for messages: "mnist images.gz"
@@ -62,14 +64,15 @@ ENGINE_INTERFACE(Dataset, Object, "engine.dataset.draft/1", info, Open, Fill);
 class DatasetBase : public Implements<Dataset> {
  public:
   // Before Open what the options alone tell, without sizes and digest: no tensors where the content
-  // says what they are like. After it everything. [any-thread]
+  // says what they are like. After it everything, and what was known before stays true. [any-thread]
   virtual DatasetInfo info() const noexcept = 0;
 
   // Reads what has to be read before samples can be made; called once. `seed` is that of the run.
   // kMissingInput or kBadData with the file and the place in it. [setup]
   virtual Status Open(uint64_t seed) noexcept = 0;
 
-  // Writes the samples straight into a batch. What is written for an index depends on the options,
+  // Writes the samples of `indices`, of which there may be none, straight into a batch, and nothing
+  // else. What is written for an index depends on the options,
   // the content, the seed, the split and the epoch, and on nothing else: any rank may ask for any
   // sample at any time. kBadData with the file and the place in it. [any-thread]
   virtual Status Fill(const FillCall& call) const noexcept = 0;

@@ -22,7 +22,8 @@ enum class HookStage : int32_t {
 
 enum class HookScope : int32_t {
   kTensor = 0,  // Apply needs one whole gradient at a time
-  kGlobal = 1,  // every gradient is shown to Observe, in spans, before Apply gets the first span
+  kGlobal = 1,  // every gradient is shown to Observe, in spans of any cut, before Apply gets the
+                // first span
   kSpan = 2,    // Apply works element by element: on any span of a gradient
 };
 
@@ -47,6 +48,9 @@ struct GradientView {
 };
 ENGINE_LAYOUT(GradientView, struct_size, parameter, name, data, offset, count, scale, stream);
 
+// Gradients come in any order, and in another one on each rank and in each step: the result has the
+// same bits. Finite gradients stay finite. What a step leaves in the hook is what SavedState
+// (saved_state.h) keeps: a run that goes on from a checkpoint has another object.
 ENGINE_INTERFACE(GradientHook, Object, "engine.gradient_hook.draft/1", traits, Setup, BeginStep,
                  Observe, Apply, Observed);
 class GradientHookBase : public Implements<GradientHook> {
@@ -58,7 +62,8 @@ class GradientHookBase : public Implements<GradientHook> {
   virtual Status BeginStep(uint64_t step) noexcept = 0;
   // kGlobal only: a span that Apply will get, in any order. [compute-lane]
   virtual Status Observe(const GradientView& gradient) noexcept = 0;
-  // Changes data or scale of the gradient. [compute-lane]
+  // Changes data or scale of the gradient: `count` elements, one scale, and nothing else.
+  // [compute-lane]
   virtual Status Apply(const GradientView& gradient) noexcept = 0;
   // kGlobal only: what Observe has summed up in this step, at most 16 numbers, when this rank was
   // shown only its part of the gradients (sharded updates). The caller sums them over all ranks in

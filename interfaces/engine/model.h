@@ -22,7 +22,8 @@ struct ModelData {
   uint64_t struct_size = sizeof(ModelData);
   // Tensors of a sample. Input i is the value i of the graph, target i the value inputs.size() + i.
   Array<const SampleTensor> inputs = {}, targets = {};
-  // 0: a graph for inference, which ends at its outputs; it may not use the targets' values.
+  // 0: a graph for inference, which ends at its outputs; it may not use the targets' values, and has
+  // no parameters but those of the graph with a loss.
   uint32_t with_loss = 1;
 };
 ENGINE_LAYOUT(ModelData, struct_size, inputs, targets, with_loss);
@@ -68,7 +69,8 @@ class ModelBuilderBase : public Implements<ModelBuilder> {
 ENGINE_INTERFACE(Model, Object, "engine.model.draft/1", Build);
 class ModelBase : public Implements<Model> {
  public:
-  // The same graph for the same data and ops, on every rank. [setup]
+  // The same graph for the same data and ops, on every rank; returns the first error that a call of
+  // the builder gave. [setup]
   virtual Status Build(ModelBuilder& builder) const noexcept = 0;
 };
 

@@ -14,7 +14,8 @@ namespace engine {
 
 // What must be known before an element may be updated.
 enum class UpdateGate : int32_t {
-  kSpan = 0,    // its own gradient: any slice of a parameter can be updated alone
+  kSpan = 0,    // its own gradient: any slice of a parameter can be updated alone, with the same
+                // bits however it is cut
   kTensor = 1,  // the gradient of its whole parameter
   kGlobal = 2,  // all gradients
 };
@@ -25,12 +26,12 @@ struct OptimizerTraits {
   uint64_t struct_size = sizeof(OptimizerTraits);
   UpdateGate gate = UpdateGate::kSpan;
   int32_t state_count = 0;  // float32 tensors of the parameter's shape, zero at the start
-  FixedString<32> state_names[kMaxOptimizerStates] = {};
-  uint32_t state_format_version = 1;  // of their meaning, kept in checkpoints
+  FixedString<32> state_names[kMaxOptimizerStates] = {};  // no two of them equal, none empty
+  uint32_t state_format_version = 1;  // of their meaning, kept in checkpoints; at least 1
 };
 ENGINE_LAYOUT(OptimizerTraits, struct_size, gate, state_count, state_names, state_format_version);
 
-// One span of one parameter: `count` elements of each array.
+// One span of one parameter: `count` elements of each array, which may be null where count is 0.
 struct UpdateCall {
   uint64_t struct_size = sizeof(UpdateCall);
   float* value = nullptr;
@@ -67,11 +68,15 @@ class SpanUpdatesBase : public Implements<SpanUpdates> {
   ~SpanUpdatesBase() = default;
 };
 
+// What an update leaves is in value and states alone: a run that goes on from a checkpoint has
+// another object. The first update should move a value against its gradient; where it has always
+// been 0, and weight_decay_scale is 0, no value should change.
 ENGINE_INTERFACE(Optimizer, Object, "engine.optimizer.draft/1", traits, Update);
 class OptimizerBase : public Implements<Optimizer> {
  public:
   virtual OptimizerTraits traits() const noexcept = 0;  // [setup]
-  // Two calls for disjoint spans may run at the same time. [any-thread]
+  // Writes `count` elements of value and of each state, and nothing else. Two calls for disjoint
+  // spans may run at the same time. [any-thread]
   virtual Status Update(const UpdateCall& call) noexcept = 0;
 };
 

@@ -63,7 +63,8 @@ struct FixedString {
 // (inclusive): of a number, of each of ints, of the length of a string, so that one without default
 // and with min = 1 is required. `choices` lists the words of an enum, separated by '|'; a
 // configuration writes them in quotes, or without if all are in capitals.
-// `scope` is empty for an option of the plugin, or the name of the op whose attribute this is.
+// `scope` is empty for an option of the plugin, or the name of the op whose attribute this is. Every
+// option should have one line of `doc`.
 struct OptionSpec {
   FixedString<32> scope = {};
   FixedString<32> name = {};

@@ -55,14 +55,17 @@ constexpr const char* Name(PluginKind kind) noexcept {
   return kNames[index < std::size(kNames) ? index : 0];
 }
 
+// The code of a plugin ends no process, whatever is called before and after.
+//
 // Makes the plugin's object: a Communicator, Scheduler, Optimizer, OpLibrary, GradientHook, Dataset or
 // Model according to `kind`, as that type's Object base. The caller deletes it. May be called several
-// times, for several ranks in one process. [setup]
+// times, for several ranks in one process. Makes an object of any values that the descriptor allows,
+// or says in a sentence why it does not (kConfig, kUnsupported, ...). [setup]
 using CreateFunction = StatusValue (*)(Host& host, const Options& options, Object** out) noexcept;
 
 struct PluginInfo {
-  FixedString<32> name = {};  // [a-z][a-z0-9_]*; the file is libengine_<name>.so
-  FixedString<32> version = {};
+  FixedString<32> name = {};     // [a-z][a-z0-9_]*; the file is libengine_<name>.so
+  FixedString<32> version = {};  // should be there, as `doc` should
   PluginKind kind = PluginKind::kCommunicator;
   // The least ABI minor (abi_minor.h) that the plugin can do with.
   uint16_t min_host_minor = kAbiMinor;

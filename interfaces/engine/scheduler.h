@@ -113,7 +113,7 @@ enum class BucketStages : int32_t {
 };
 // Receives the buckets of a plan, in the order in which their gradients shall lie in memory. The
 // spans of a bucket must be contiguous in that order, and together the buckets must cover every
-// parameter exactly once. The core checks this.
+// parameter exactly once (a model without trainable parameters has none). The core checks this.
 ENGINE_INTERFACE(PlanSink, Interface, "engine.plan_sink.draft/1", AddBucket);
 class PlanSinkBase : public Implements<PlanSink> {
  public:
@@ -171,7 +171,11 @@ struct SchedulerTraits {
   uint32_t reserved = 0;
 };
 ENGINE_LAYOUT(SchedulerTraits, struct_size, order, reserved);
-// Calls never overlap, but come from different threads.
+
+// Calls never overlap, but come from different threads. In every step each task is run once, when it
+// is ready; while nothing runs, a lane with a ready task is not held. Steps with the same events
+// should have the same order. A pull waits for the pushes of all ranks, so a pull that is under way
+// holds back no push.
 ENGINE_INTERFACE(Scheduler, Object, "engine.scheduler.draft/1", traits, Plan, Begin, On, Next);
 class SchedulerBase : public Implements<Scheduler> {
  public:
@@ -188,7 +192,8 @@ class SchedulerBase : public Implements<Scheduler> {
   virtual void On(const SchedulerEvent& event) noexcept = 0;
 
   // What `lane` shall do next. On kIo the caller asks again until it gets kHold, after every event
-  // or group of events; on kCompute when the lane is free. [any-thread]
+  // or group of events; on kCompute when the lane is free. Never allocates after the first step.
+  // [any-thread]
   virtual Action Next(Lane lane) noexcept = 0;
 };
 

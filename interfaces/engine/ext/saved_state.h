@@ -34,7 +34,7 @@ class SavedStateBase : public Implements<SavedState> {
   // SaveState gave on the same rank. Or on rank 0, on every rank: where the run had another number of
   // ranks, or ranks that do not wait for each other (asynchronous servers), of which rank 0 alone
   // keeps a checkpoint. Not called when the checkpoint has none, nor on a rank in the place of one
-  // that was lost. `state` is valid during the call. kBadData for bytes that no SaveState makes.
+  // that was lost. What is saved then is the same again. `state` is valid during the call. kBadData for bytes that no SaveState makes.
   // [setup]
   virtual Status LoadState(std::span<const uint8_t> state) noexcept = 0;
 

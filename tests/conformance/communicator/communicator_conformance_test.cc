@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tests/conformance/communicator/communicator_rig.h"
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine::test {
 namespace {

@@ -23,7 +23,7 @@ struct RankDevice {
 
 Status Open(const char* path, int rank, RankDevice* out) {
   ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin, PluginUnderTest::Load(path));
-  if (plugin.header().kind != PluginKind::kOps) {
+  if (plugin.file().kind != PluginKind::kOps) {
     return Status::Error(StatusCode::kPlugin, "%s is no op plugin", path);
   }
   out->host = std::make_unique<MemoryHost>(RankInfo{.local_rank = rank});

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "tests/conformance/hook/wire_rig.h"
+#include "tests/conformance/hook/hook_rig.h"
 
 namespace engine::test {
 namespace {

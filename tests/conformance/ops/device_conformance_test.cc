@@ -25,7 +25,7 @@ class DeviceConformance : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(DeviceConformance, TypeIsThatOfTheDescriptor) {
-  EXPECT_EQ(device_->type(), ops_.plugin.header().device.view());
+  EXPECT_EQ(device_->type(), ops_.plugin.file().device);
 }
 
 TEST_P(DeviceConformance, MemoryIsAlignedAndItsOwn) {

@@ -5,10 +5,11 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/conformance/optimizer/optimizer_rig.h"
+#include "tests/conformance/plugin_under_test.h"
 #include "tests/support/async_accelerator.h"
 #include "tests/support/elements.h"
 #include "tests/support/memory_host.h"
+#include "tools/conform/optimizer/optimizer_rig.h"
 
 namespace engine::test {
 namespace {

@@ -2,7 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/conformance/optimizer/optimizer_rig.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/optimizer/optimizer_rig.h"
 
 namespace engine::test {
 namespace {

@@ -114,7 +114,7 @@ class Backward : public testing::TestWithParam<std::pair<const char*, std::vecto
 
 TEST_P(Backward, HasOneOrderOnEveryPass) {
   const auto& [name, expected] = GetParam();
-  SchedulerRig rig(PluginPath(name), TwoBranches());
+  SchedulerRig rig(MakeScheduler(name), TwoBranches());
   for (uint32_t pass = 1; pass <= 20; ++pass) {
     const Trace trace = rig.Run({.steps = 1, .timing_seed = pass});
     EXPECT_THAT(BackwardOrder(rig, trace), testing::ElementsAreArray(expected)) << "pass " << pass;

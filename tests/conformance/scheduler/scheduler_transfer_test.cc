@@ -20,7 +20,7 @@ const OptionValues::Overrides kGroups = {{"group_bytes", "0"}};
 TEST(SequentialSched, OverlapsNothing) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SchedulerRig rig = SchedulerRig::Random(PluginPath("sequential_sched"), seed);
+    SchedulerRig rig = SchedulerRig::Random(MakeScheduler("sequential_sched"), seed);
     const Trace trace = rig.Run({.timing_seed = seed});
     const auto& tasks = rig.graph.tasks();
     const auto of_tail = [&](const TaskInfo& task) {
@@ -74,7 +74,7 @@ TEST(FifoSched, GathersInTheOrderOfBuckets) {
 
 // The point of not waiting for the end of backward.
 TEST(FifoSched, SendsDuringBackward) {
-  SchedulerRig rig(PluginPath("fifo_sched"), ThreeLayers(), nullptr, kEachAlone);
+  SchedulerRig rig(MakeScheduler("fifo_sched", kEachAlone), ThreeLayers());
   const Trace trace = rig.Run({.timing_seed = 1});
   EXPECT_TRUE(std::any_of(trace.all.begin(), trace.all.end(), [&](const Started& started) {
     return rig.graph.tasks()[started.task].bucket == 0 && !started.backward_ended;
@@ -164,7 +164,7 @@ TEST(ExecutorModel, OverlapsSteps) {
   for (const char* name : {"fifo_sched", "priority_sched", "dear_sched"}) {
     size_t overlaps = 0;
     for (uint32_t seed = 1; seed <= 50; ++seed) {
-      SchedulerRig rig = SchedulerRig::Random(PluginPath(name), seed);
+      SchedulerRig rig = SchedulerRig::Random(MakeScheduler(name), seed);
       uint32_t newest = 0;
       for (const Started& started : rig.Run({.timing_seed = seed}).all) {
         overlaps += started.step < newest;

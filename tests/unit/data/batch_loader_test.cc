@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "app/checkpoint/sample_position.h"
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 #include "tests/support/expect_status.h"
 
 namespace engine {
@@ -302,13 +302,13 @@ TEST(BatchLoader, EndsAtAnyTime) {
 TEST(BatchLoader, DoesNotAllocateAfterTheFirstBatch) {
   std::atomic<uint64_t> allocated{0};  // on the producer's thread since it filled the first batch
   const CountingDataset dataset(50, [&](const FillCall&) {
-    thread_local const test::AllocationCounter since_first;
+    thread_local const conform::AllocationCounter since_first;
     allocated = since_first.count();
     return Status();
   });
   const auto loader = Make(dataset, {.global_batch = 8});
   ASSERT_TRUE(loader->Next().ok());
-  const test::AllocationCounter here;
+  const conform::AllocationCounter here;
   bool all_ok = true;
   for (int step = 0; step < 200; ++step) all_ok = loader->Next().ok() && all_ok;
   EXPECT_EQ(here.count(), 0u);

@@ -2,7 +2,7 @@
 // operator new.
 #include <gtest/gtest.h>
 
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 #include "tests/unit/exec/prompt_accelerator.h"
 #include "tests/unit/exec/rig.h"
 
@@ -36,7 +36,7 @@ void ExpectNoAllocations(int64_t micro_batches, Device* device = nullptr, int ra
     rig.scheduler->order.clear();
     ++step.step;
     step.samples = samples;
-    const AllocationCounter counter;
+    const conform::AllocationCounter counter;
     const bool ok = rig.executor->Step(step).ok();
     const uint64_t allocations = counter.count();
     ASSERT_TRUE(ok);
@@ -64,7 +64,7 @@ TEST(AllocationTest, GathersAllocateNothing) {
   exec::CommunicatorReplicas replicas(submitter, /*queues=*/false, {.rank = 1, .world_size = 2}, 1,
                                       1000);
   float all[2] = {};
-  const AllocationCounter counter;
+  const conform::AllocationCounter counter;
   bool ok = true;
   for (uint32_t task = 0; task < 10; ++task) {
     replicas.Begin(task);

@@ -50,6 +50,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/checkpoint", {"core", "kit"}},
       {"app/author", {"core", "kit", "app/plugins"}},
       {"app/command", {"core", "kit", "app/plugins", "app/config", "app/launch"}},
+      {"tools/conform", above({"kit"})},
       {"tools/trace", above({})},
       {"app/run", above({"kit", "tools/trace"})},
       {"tools/simulate", above({"tools/trace", "app/run"})},

@@ -12,7 +12,7 @@
 
 #include "table.h"
 #include "table_bench.h"
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine::zmq_ps {
 namespace {
@@ -285,11 +285,11 @@ TEST(Table, AllocatesNothingOnceItHasWhatItNeeds) {
       bench.table.TakeReady(&answers);
       ENGINE_CHECK(answers.size() == 2, "%zu answers", answers.size());
     };
-    const test::AllocationCounter first;
+    const conform::AllocationCounter first;
     for (uint64_t number = 1; number <= 4; ++number) step(number);
     EXPECT_GT(first.count(), 0u);
     const int copies = bench.copies;
-    const test::AllocationCounter counter;
+    const conform::AllocationCounter counter;
     for (uint64_t number = 5; number <= 10; ++number) step(number);
     EXPECT_EQ(counter.count(), 0u) << Name(mode);
     EXPECT_GT(bench.copies, copies);

@@ -1,10 +1,10 @@
-#include "tests/conformance/scheduler/executor_model.h"
+#include "tools/conform/scheduler/executor_model.h"
 
 #include <algorithm>
 
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 const Status kYield = Status::Error(StatusCode::kInterrupted, "it is the turn of others");
@@ -171,4 +171,4 @@ std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
   return Outcome();
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

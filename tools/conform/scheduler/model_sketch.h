@@ -8,7 +8,7 @@
 
 #include "engine/scheduler.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 struct SketchLayer {
   std::vector<size_t> inputs;      // earlier layers; empty: reads the batch
@@ -36,4 +36,4 @@ struct ModelSketch {
   static ModelSketch Chain(const std::vector<int64_t>& parameter_counts);
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

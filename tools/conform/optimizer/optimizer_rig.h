@@ -5,11 +5,12 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/plugin_under_test.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -34,9 +35,13 @@ class OptimizerRig {
     for (std::vector<float>& state : states_) state.assign(value_.size(), 0);
   }
 
+  // The memory of `other`, updated by another object.
+  OptimizerRig(Optimizer& optimizer, const OptimizerRig& other)
+      : optimizer_(optimizer), value_(other.value_), states_(other.states_) {}
+
   // One step over the elements [begin, end).
-  Status Update(const std::vector<float>& gradient, uint64_t step, const UpdateFactors& factors,
-                size_t begin, size_t end) {
+  UpdateCall Call(const std::vector<float>& gradient, uint64_t step, const UpdateFactors& factors,
+                  size_t begin, size_t end) {
     UpdateCall call{.value = value_.data() + begin,
                     .gradient = gradient.data() + begin,
                     .count = static_cast<int64_t>(end - begin),
@@ -45,7 +50,11 @@ class OptimizerRig {
                     .weight_decay_scale = factors.weight_decay_scale,
                     .step = step};
     for (size_t i = 0; i < states_.size(); ++i) call.states[i] = states_[i].data() + begin;
-    return optimizer_.Update(call);
+    return call;
+  }
+  Status Update(const std::vector<float>& gradient, uint64_t step, const UpdateFactors& factors,
+                size_t begin, size_t end) {
+    return optimizer_.Update(Call(gradient, step, factors, begin, end));
   }
   Status Update(const std::vector<float>& gradient, uint64_t step,
                 const UpdateFactors& factors = {}) {
@@ -61,4 +70,4 @@ class OptimizerRig {
   std::vector<std::vector<float>> states_;
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -1,4 +1,4 @@
-#include "tests/support/allocation_count.h"
+#include "tools/conform/allocation_count.h"
 
 #include <cstdlib>
 #include <new>
@@ -73,10 +73,10 @@ void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
-namespace engine::test {
+namespace engine::conform {
 
 uint64_t AllocationCounter::Total() noexcept {
   return allocations;
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

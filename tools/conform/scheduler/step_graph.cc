@@ -1,14 +1,15 @@
-#include "tests/conformance/scheduler/step_graph.h"
+#include "tools/conform/scheduler/step_graph.h"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/exec/served_updates.h"
 #include "core/exec/sharded_updates.h"
 #include "core/graph/memory_plan.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 // A layer reads its inputs and its parameters, all of which have gradients that it cannot add to:
@@ -161,4 +162,4 @@ uint32_t StepGraph::Find(const std::string& name) const {
   ENGINE_CHECK(false, "there is no task '%s'", name.c_str());
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -12,9 +12,9 @@
 
 #include "core/exec/task_graph.h"
 #include "engine/scheduler.h"
-#include "tests/conformance/scheduler/model_sketch.h"
+#include "tools/conform/scheduler/model_sketch.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 class StepGraph {
  public:
@@ -46,4 +46,4 @@ class StepGraph {
   exec::TaskGraph graph_;
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

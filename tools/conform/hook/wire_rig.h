@@ -1,16 +1,18 @@
 // A hook that says how gradients travel (HookStage::kWire), with memory for what it packs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/ext/wire_format.h"
-#include "tests/conformance/hook/hook_rig.h"
+#include "tools/conform/hook/hook_rig.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 inline WireFormat* WireOf(GradientHook& hook) {
   return Query<WireFormat>(hook);
@@ -54,7 +56,7 @@ class WireBytesOf {
 // One span of a gradient of one rank, with its states.
 struct WireSpan {
   std::vector<float> gradient;
-  std::vector<float> states[kMaxWireStates];
+  std::array<std::vector<float>, kMaxWireStates> states;
   float scale = 1;
 
   WireSpan(const WireFormat& format, std::vector<float> values) : gradient(std::move(values)) {
@@ -95,4 +97,4 @@ inline std::vector<float> Unpack(WireFormat& format, const std::vector<uint8_t>&
   return span.gradient;
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -1,8 +1,8 @@
-#include "tests/conformance/scheduler/model_sketch.h"
+#include "tools/conform/scheduler/model_sketch.h"
 
 #include <algorithm>
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 int64_t Draw(std::mt19937& random, int64_t low, int64_t high) {
@@ -79,4 +79,4 @@ ModelSketch ModelSketch::Chain(const std::vector<int64_t>& parameter_counts) {
   return model;
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

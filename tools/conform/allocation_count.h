@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace engine::test {
+namespace engine::conform {
 
 class AllocationCounter {
  public:
@@ -17,4 +17,4 @@ class AllocationCounter {
   const uint64_t start_;
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -6,14 +6,15 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/exec/step_loop.h"
 #include "engine/scheduler.h"
-#include "tests/conformance/scheduler/step_graph.h"
+#include "tools/conform/scheduler/step_graph.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 struct Started {
   uint32_t step = 0;  // of the run, from 0
@@ -111,4 +112,4 @@ class ExecutorModel final : private exec::StepLoop::Calls {
   std::string problem_;  // the first one
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""`engine conform` on plugins with one fault each: it is found, by the right test, and can be repeated.
+
+  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset}.so
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT, ENGINE, FOLDER = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
+MARGINS = "hook.WritesNothingBesideTheGradient"
+FAULTS = [  # role, fault, the one test that finds it, what it says
+    ("hook", "throw", MARGINS, "crashed with SIGABRT"),
+    ("hook", "hang", MARGINS, "did not end within 1 s"),
+    ("hook", "exit", MARGINS, "ended the process"),
+    ("hook", "remember", "hook.RemembersOnlyWhatItSaves", "scale"),
+    ("hook", "save_wrong", "saved_state.RefusesOrTakesWhateverAFileHolds", "not 4 bytes"),
+    ("wire", "lose", "wire.WhatArrivesTendsToTheGradient", "error(4000)"),
+    ("scheduler", "allocate", "scheduler.DoesNotAllocateAfterTheFirstStep", "allocations"),
+    ("scheduler", "credit", "scheduler.NoRankWaitsForAnotherForEverAtServers", "nothing that runs can end"),
+    ("optimizer", "overrun", "optimizer.WritesNothingBesideValueAndStates", "beyond the last of 16 elements"),
+    ("dataset", "order", "dataset.ASampleDependsOnItsIndexAndNotOnWhatElseIsAskedFor", "is another one alone"),
+]
+
+
+def library(role):
+    return f"{FOLDER}/libengine_faulty_{role}.so"
+
+
+def conform(words, exit_code):
+    done = subprocess.run([ENGINE, "conform", *words.split()], capture_output=True, text=True)
+    assert done.returncode == exit_code, f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def failed(words):
+    tests = json.loads(conform(words + " --json", 79).stdout)["tests"]
+    return [test for test in tests if test["outcome"] == "failed"]
+
+
+class Conform(unittest.TestCase):
+    def test_each_fault_is_found_by_one_test_and_repeated(self):
+        for role, fault, name, message in FAULTS:
+            with self.subTest(fault=fault):
+                timeout = " --timeout 1" if fault == "hang" else ""
+                found = failed(f"{library(role)} --set fault={fault}{timeout}")
+                self.assertEqual([f"{test['suite']}.{test['test']}" for test in found], [name])
+                self.assertEqual(found[0]["level"], "must")
+                self.assertTrue(found[0]["header"].startswith("engine/") and found[0]["contract"])
+                self.assertIn(message, found[0]["message"])
+                repeat = found[0]["repeat"]
+                self.assertTrue(repeat.startswith(f"engine conform {library(role)} --set fault={fault} --suite {name}"))
+                again = conform(repeat.removeprefix("engine conform ") + timeout, 79).stdout
+                self.assertIn(f"FAILED (must) {name}", again)
+                self.assertTrue(again.endswith("must 0/1, should 0/0 passed\n"))
+
+    def test_a_seed_repeats_what_happens_on_some_graphs(self):
+        tests = failed(library("scheduler") + " --set fault=forget --suite scheduler")
+        [found] = [test for test in tests if test["test"] == "RunsEveryTaskOnceAndOnlyWhenItIsReady"]
+        self.assertNotEqual(found["seed"], "1")
+        [again] = failed(found["repeat"].removeprefix("engine conform "))
+        self.assertEqual((again["seed"], again["message"]), (found["seed"], found["message"]))
+
+    def test_what_is_right_conforms(self):
+        for words in ("hook", "wire", "scheduler", "optimizer", "dataset"):
+            conform(library(words) + " --level should", 0)
+        conform(library("hook") + " --set fault=save", 0)
+        by_step = conform(library("hook") + " --set fault=by_step --badge", 0).stdout
+        self.assertTrue(re.fullmatch(r"\*\*faulty_hook 1\.0\.0\*\* \(hook, plugin ABI [\d.]+\) conforms: "
+                                     r"must (\d+)/\1, should 2/2, judged by engine [\d.]+\n", by_step), by_step)
+
+    def test_json_goes_to_a_file_beside_the_text(self):
+        with tempfile.NamedTemporaryFile("r") as file:
+            self.assertIn("must 8/8, should 2/2 passed", conform(f"{library('dataset')} --json {file.name}", 0).stdout)
+            self.assertEqual(json.load(file)["must"], {"ran": 8, "failed": 0})
+        conform(library("dataset") + " --json /dev/full", 203)
+
+    def test_nothing_that_ran_is_a_failure(self):
+        self.assertIn("no test of the suite ran", conform(library("hook") + " --suite hook.NoSuchTest", 79).stdout)
+        self.assertIn("gradients travel as they are", conform(library("hook") + " --suite wire", 79).stdout)
+
+    def test_what_cannot_be_judged_is_one_sentence(self):
+        for words, exit_code, message in [(library("hook") + " --suite nosuch", 2, "there is no suite 'nosuch'"),
+                                          (library("hook") + " --suite scheduler", 79, "a plugin of kind hook"),
+                                          (library("hook") + " --set falt=x", 78, "did you mean 'fault'?"),
+                                          (FOLDER + "/nothing.so", 79, "nothing.so"),
+                                          ("/etc/passwd", 79, "no ELF file"),
+                                          (ENGINE, 79, ENGINE)]:
+            done = conform(words, exit_code)
+            self.assertEqual((done.stdout, done.stderr.count("\n")), ("", 1))
+            self.assertTrue(done.stderr.startswith("engine: ") and message in done.stderr, done.stderr)
+        conform("", 2)
+
+    def test_what_is_demanded_stands_in_the_headers(self):
+        """Of the longer words of each sentence three quarters, but for their endings."""
+        def stems(text):
+            return {word[:5] for word in re.findall(r"[a-z]{4,}", text.lower())}
+        literal = r'"((?:[^"\\]|\\.)*)"'
+        contract = re.compile(rf"CONTRACT\(\s*(?:MUST|SHOULD),\s*{literal},\s*((?:{literal}\s*)+)\)")
+        contracts = 0
+        for suite in ROOT.glob("tools/conform/**/*_suite.cc"):
+            for header, sentence, _ in contract.findall(suite.read_text()):
+                contracts += 1
+                words = stems("".join(re.findall(literal, sentence)))
+                missing = words - stems((ROOT / "interfaces" / header).read_text())
+                self.assertLessEqual(4 * len(missing), len(words), f"{suite.name}: {header} lacks {missing}: {sentence}")
+        self.assertGreater(contracts, 40)
+
+
+unittest.main()

@@ -1,0 +1,218 @@
+// engine-conform, which `engine conform` starts: flags, then judge.h, then report.h.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/launch/exit_code.h"
+#include "app/plugins/words.h"
+#include "tools/conform/child.h"
+#include "tools/conform/judge.h"
+#include "tools/conform/report.h"
+
+namespace engine::conform {
+namespace {
+
+constexpr int kUsage = 2;
+
+struct Flags {
+  std::string file;
+  std::vector<std::string> set, with;
+  int ranks = 0;
+  uint32_t seed = 1;
+  std::vector<std::string> suites;  // NAME or NAME.TEST
+  std::string level = "must";
+  std::string json;  // "-": to standard output
+  bool badge = false;
+  int timeout_s = 60;
+  // Of a child:
+  bool child = false;
+  std::vector<std::string> skip;
+};
+
+int Refuse(const Status& status) {
+  std::fprintf(stderr, "engine: %s\n", status.message());
+  return launch::ExitCode(status.code());
+}
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  app->add_option("file", flags->file, "The library, libengine_NAME.so")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--set", flags->set, "An option of the plugin; can be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app->add_option("--with", flags->with,
+                  "Another plugin that the suites may use, such as the ops whose device ranks get")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  app->add_option("-n,--ranks", flags->ranks, "Number of ranks (default: as each test likes)")
+      ->check(CLI::Range(1, 64));
+  app->add_option("--seed", flags->seed, "The first seed of each test")->capture_default_str();
+  app->add_option("--suite", flags->suites, "Only this suite, or test; can be repeated")
+      ->type_name("NAME[.TEST]")
+      ->allow_extra_args(false);
+  app->add_option("--level", flags->level, "The least level whose failures count: must, should")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"must", "should"}));
+  app->add_option("--json", flags->json, "Write everything as JSON, instead of text or to FILE")
+      ->type_name("[FILE]")
+      ->expected(0, 1)
+      ->default_str("-");
+  app->add_flag("--badge", flags->badge, "Write one line of Markdown for a README instead");
+  app->add_option("--timeout", flags->timeout_s, "Seconds that one test may take")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  app->add_flag("--child", flags->child)->group("");
+  app->add_option("--skip", flags->skip)->group("")->allow_extra_args(false);
+}
+
+// "NAME.KEY=VALUE" of --set is for the plugin of that name, "KEY=VALUE" for the one that is judged.
+Status SetOptions(const std::vector<std::string>& arguments, Subject* subject) {
+  for (const std::string& argument : arguments) {
+    PluginUnderTest* of = &subject->plugin;
+    for (PluginUnderTest& other : subject->others) {
+      if (argument.starts_with(other.name() + ".")) of = &other;
+    }
+    ENGINE_RETURN_IF_ERROR(of->Set(argument));
+  }
+  ENGINE_RETURN_IF_ERROR(subject->plugin.CheckRequired());
+  for (const PluginUnderTest& other : subject->others)
+    ENGINE_RETURN_IF_ERROR(other.CheckRequired());
+  return {};
+}
+
+Result<Subject> ReadSubject(const Flags& flags) {
+  ENGINE_ASSIGN_OR_RETURN(PluginUnderTest plugin, PluginUnderTest::Load(flags.file));
+  Subject subject{.plugin = std::move(plugin), .ranks = flags.ranks, .seed = flags.seed};
+  for (const std::string& file : flags.with) {
+    ENGINE_ASSIGN_OR_RETURN(PluginUnderTest other, PluginUnderTest::Load(file));
+    subject.others.push_back(std::move(other));
+  }
+  ENGINE_RETURN_IF_ERROR(SetOptions(flags.set, &subject));
+  return subject;
+}
+
+struct Chosen {
+  const Suite* suite = nullptr;
+  std::string test;  // empty: all
+};
+
+// kInvalidArgument: there is no such suite; kPlugin: it judges plugins of another kind.
+Result<std::vector<Chosen>> ChooseSuites(const Flags& flags, const plugins::PluginFile& file) {
+  std::vector<Chosen> chosen;
+  std::vector<std::string> all, fitting;
+  for (const Suite& suite : Suites()) all.emplace_back(suite.name);
+  for (const Suite* suite : SuitesOf(file.kind)) {
+    fitting.emplace_back(suite->name);
+    if (flags.suites.empty()) chosen.push_back({.suite = suite});
+    for (const std::string& name : flags.suites) {
+      const size_t dot = name.find('.');
+      if (name.substr(0, dot) != suite->name) continue;
+      chosen.push_back({suite, dot == name.npos ? "" : name.substr(dot + 1)});
+    }
+  }
+  for (const std::string& name : flags.suites) {
+    const std::string suite = name.substr(0, name.find('.'));
+    if (std::ranges::count(fitting, suite) > 0) continue;
+    const bool known = std::ranges::count(all, suite) > 0;
+    return Status::Error(
+        known ? StatusCode::kPlugin : StatusCode::kInvalidArgument,
+        "there is no suite '%s' for plugin '%s', a plugin of kind %s: choose of %s", suite.c_str(),
+        file.name.c_str(), Name(file.kind), plugins::Join(fitting).c_str());
+  }
+  return chosen;
+}
+
+// Standard output is the parent's; what a plugin prints there is of no use.
+int BeChild(const Flags& flags, Subject subject) {
+  const auto chosen = ChooseSuites(flags, subject.plugin.file());
+  if (!chosen.ok()) return Refuse(chosen.status());
+  const int events = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  const auto& [suite, test] = chosen->front();
+  std::string filter;
+  for (const std::string& name : plugins::Split(suite->tests, ':')) {
+    filter += name + "." + (test.empty() ? "*" : test) + ":";
+  }
+  filter += "-";
+  for (const std::string& name : flags.skip) filter += "*." + name + ":";
+  RunSuite(std::move(subject), *suite, filter, events);
+  return 0;
+}
+
+bool Write(const std::string& file, const std::string& text) {
+  if (file == "-") return std::fputs(text.c_str(), stdout) >= 0;
+  std::ofstream out(file);
+  out << text << std::flush;
+  return out.good();
+}
+
+int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> command) {
+  const auto chosen = ChooseSuites(flags, subject.plugin.file());
+  if (!chosen.ok()) return Refuse(chosen.status());
+  Judgement judgement{.file = subject.plugin.file(), .repeat = "engine conform " + flags.file};
+  for (const std::string& argument : flags.set) judgement.repeat += " --set " + argument;
+  for (const std::string& file : flags.with) judgement.repeat += " --with " + file;
+  if (flags.ranks > 0) judgement.repeat += " -n " + std::to_string(flags.ranks);
+  for (const auto& [suite, test] : *chosen) {
+    const JudgeSettings settings{.command = command,
+                                 .test = test,
+                                 .wanted = !flags.suites.empty(),
+                                 .timeout_s = flags.timeout_s};
+    auto result = JudgeSuite(*suite, settings);
+    if (!result.ok()) return Refuse(result.status());
+    judgement.suites.push_back(std::move(*result));
+  }
+  if (!flags.json.empty() && !Write(flags.json, Json(judgement))) {
+    return Refuse(Status::Error(StatusCode::kStorage, "cannot write %s", flags.json.c_str()));
+  }
+  if (flags.badge) {
+    Write("-", Badge(judgement));
+  } else if (flags.json != "-") {
+    Write("-", Text(judgement));
+  }
+  const bool failed =
+      judgement.Failed(true) > 0 || (flags.level == "should" && judgement.Failed(false) > 0);
+  return failed ? launch::ExitCode(StatusCode::kPlugin) : 0;
+}
+
+// What the child is started with: all flags but those that choose suites.
+std::vector<std::string> CommandOf(const Flags& flags) {
+  std::vector<std::string> command = {"engine-conform", flags.file, "--seed",
+                                      std::to_string(flags.seed)};
+  for (const std::string& argument : flags.set) command.insert(command.end(), {"--set", argument});
+  for (const std::string& file : flags.with) command.insert(command.end(), {"--with", file});
+  if (flags.ranks > 0) command.insert(command.end(), {"-n", std::to_string(flags.ranks)});
+  return command;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Judges a plugin by the contract that the headers of the SDK state",
+               "engine conform");
+  app.footer(
+      "Exit codes: 0 it conforms; 2 usage; 78 an option; 79 it does not conform, or is no plugin.");
+  Flags flags;
+  AddFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  auto subject = ReadSubject(flags);
+  if (!subject.ok()) return Refuse(subject.status());
+  if (flags.child) return BeChild(flags, std::move(*subject));
+  return Judge(flags, *subject, CommandOf(flags));
+}
+
+}  // namespace
+}  // namespace engine::conform
+
+int main(int argc, char** argv) {
+  return engine::conform::Main(argc, argv);
+}

@@ -1,0 +1,43 @@
+// What the suites of this process judge: one library, as the command line names it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/conform/plugin_under_test.h"
+
+namespace engine::conform {
+
+struct Subject {
+  PluginUnderTest plugin;
+  int ranks = 0;      // -n; 0: as many as a test likes
+  uint32_t seed = 1;  // --seed
+  // --with: other plugins that a suite needs, such as the op plugin whose device a rank gets.
+  std::vector<PluginUnderTest> others;
+
+  // The one of this kind, or null.
+  const PluginUnderTest* Other(PluginKind kind) const;
+};
+
+// GoogleTest makes its tests itself and can hand them nothing, so this is where they find it. Set
+// once, before they run (child.h).
+const Subject& UnderTest();
+
+// Of a world of one, with the device that an op plugin of --with brings.
+inline Host& HostOfOne() {
+  static MemoryHost host_of_ops;
+  static const PluginUnderTest* const other = UnderTest().Other(PluginKind::kOps);
+  static const auto ops = other ? Must(other->Create<OpLibrary>(host_of_ops)) : nullptr;
+  static MemoryHost host({}, std::make_shared<MemoryStoreTable>(), ops ? ops->device() : nullptr);
+  return host;
+}
+
+// An object of it, for a world of one unless there is a host.
+template <typename T>
+std::unique_ptr<T> Make(const OptionValues::Overrides& overrides = {}, Host* host = nullptr) {
+  return Must(UnderTest().plugin.Create<T>(host ? *host : HostOfOne(), overrides));
+}
+
+}  // namespace engine::conform

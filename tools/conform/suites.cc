@@ -1,0 +1,51 @@
+#include "tools/conform/suites.h"
+
+#include <algorithm>
+
+#include "engine/gradient_hook.h"
+#include "tools/conform/saved_state.h"
+#include "tools/conform/subject.h"
+
+namespace engine::conform {
+namespace {
+
+bool IsWire() {
+  return Make<GradientHook>()->traits().stage == HookStage::kWire;
+}
+std::string TravelsInAForm() {
+  return IsWire() ? "the suite wire judges hooks that say how gradients travel" : "";
+}
+std::string TravelsAsItIs() {
+  return IsWire() ? "" : "gradients travel as they are";
+}
+std::string KeepsNoState() {
+  return SavedStateOf(*Worked(0)) == nullptr ? "it keeps no state in checkpoints" : "";
+}
+
+}  // namespace
+
+const std::vector<Suite>& Suites() {
+  using enum PluginKind;
+  static const std::vector<Suite> suites = {
+      {"plugin", "Plugin", {}},
+      {"options", "Options", {}},
+      {"scheduler", "Scheduler", {kScheduler}},
+      {"optimizer", "Optimizers", {kOptimizer}},
+      {"hook", "Hook", {kHook}, TravelsInAForm},
+      {"wire", "Wire", {kHook}, TravelsAsItIs},
+      {"saved_state", "SavedState", {kScheduler, kHook, kCommunicator}, KeepsNoState},
+      {"dataset", "Datasets", {kDataset}},
+      {"model", "Models", {kModel}},
+  };
+  return suites;
+}
+
+std::vector<const Suite*> SuitesOf(PluginKind kind) {
+  std::vector<const Suite*> suites;
+  for (const Suite& suite : Suites()) {
+    if (suite.kinds.empty() || std::ranges::count(suite.kinds, kind) > 0) suites.push_back(&suite);
+  }
+  return suites;
+}
+
+}  // namespace engine::conform
