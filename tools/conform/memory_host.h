@@ -49,7 +49,7 @@ class MemoryStoreTable {
 };
 
 // The host of one rank, by default of a world of one; keeps what it is told. Thread-safe.
-class MemoryHost final : public Host {
+class MemoryHost final : public HostBase {
  public:
   explicit MemoryHost(
       const RankInfo& ranks = {},
@@ -87,7 +87,7 @@ class MemoryHost final : public Host {
     sink(context, reinterpret_cast<const uint8_t*>(value.data()), value.size());
     return {};
   }
-  Status StoreHas(std::string_view key, bool* exists) noexcept override {
+  Status StoreHas(std::string_view key, uint32_t* exists) noexcept override {
     ++asked_;
     *exists = store_->Has(key);
     return {};

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "engine/ext/saved_state.h"
-#include "engine/object.h"
+#include "engine/abi/interface.h"
 
 namespace engine::conform {
 
 // Null when it keeps nothing.
 inline SavedState* SavedStateOf(Object& object) {
-  return static_cast<SavedState*>(object.Query(kSavedStateId));
+  return Query<SavedState>(object);
 }
 
 using StateBytes = std::vector<uint8_t>;

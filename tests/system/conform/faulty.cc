@@ -25,7 +25,7 @@
 namespace engine::faulty {
 namespace {
 
-class FaultyHook final : public GradientHook, public SavedState {
+class FaultyHook final : public GradientHookBase, public SavedStateBase {
  public:
   explicit FaultyHook(const Options& options) : fault_(options.String("fault")) {}
   HookTraits traits() const noexcept override { return {.scope = HookScope::kSpan}; }
@@ -47,7 +47,7 @@ class FaultyHook final : public GradientHook, public SavedState {
   std::span<float> Observed() noexcept override { return {}; }
 
   void* Query(std::string_view id) noexcept override {
-    return saves() && id == kSavedStateId ? static_cast<SavedState*>(this) : nullptr;
+    return saves() && id == SavedState::kId ? static_cast<SavedState*>(this) : nullptr;
   }
   uint32_t state_version() const noexcept override { return 1; }
   Status SaveState(void (*sink)(void*, const uint8_t*, uint64_t), void* context) noexcept override {
@@ -114,7 +114,7 @@ struct ByNeed {
 
 // Everything as soon as it is ready. With the fault "credit" one transfer at a time, pulls and pushes
 // alike, by need.
-class FaultyScheduler final : public Scheduler {
+class FaultyScheduler final : public SchedulerBase {
  public:
   explicit FaultyScheduler(const Options& options)
       : fault_(options.String("fault")), credit_(fault_ == "credit") {}
@@ -124,7 +124,7 @@ class FaultyScheduler final : public Scheduler {
   Status Plan(const ModelInfo& model, PlanSink& sink) noexcept override {
     return kit::PlanBuckets("faulty", model, {}, sink);
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
     compute_.Reset(tasks.size());
     by_need_.Reset(tasks, ByNeed());
@@ -170,7 +170,7 @@ class FaultyScheduler final : public Scheduler {
   bool busy_ = false;
 };
 
-class FaultyOptimizer final : public Optimizer {
+class FaultyOptimizer final : public OptimizerBase {
  public:
   explicit FaultyOptimizer(const Options& options) : fault_(options.String("fault")) {}
   OptimizerTraits traits() const noexcept override { return {}; }
@@ -188,7 +188,7 @@ class FaultyOptimizer final : public Optimizer {
 };
 
 // Sample i is the number i.
-class FaultyDataset final : public Dataset {
+class FaultyDataset final : public DatasetBase {
  public:
   explicit FaultyDataset(const Options& options) : fault_(options.String("fault")) {}
   DatasetInfo info() const noexcept override {

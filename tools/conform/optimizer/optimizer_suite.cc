@@ -107,7 +107,7 @@ TEST_F(Optimizers, GivesTheSameBitsHoweverATensorIsCut) {
 TEST_F(Optimizers, UpdatesManySpansAsOneAfterTheOther) {
   CONTRACT(MUST, "engine/optimizer.h",
            "SpanUpdates::Update: the same as one Update after the other.");
-  auto* const spans = static_cast<SpanUpdates*>(optimizer_->Query(kSpanUpdatesId));
+  auto* const spans = Query<SpanUpdates>(*optimizer_);
   if (spans == nullptr || !takes_spans()) GTEST_SKIP() << "it takes one span at a time";
   for (const uint32_t seed : Seeds(5)) {
     std::mt19937 random(seed);

@@ -29,7 +29,7 @@ TEST(Plugin, MakesSeveralObjects) {
 }
 
 TEST(Plugin, HasNoExtensionThatNobodyKnows) {
-  CONTRACT(MUST, "engine/object.h",
+  CONTRACT(MUST, "engine/abi/interface.h",
            "Query: an extension of this object by its identifier, or nullptr.");
   const auto object = Make<Object>();
   for (const char* id : {"", "engine.no_such_extension/1", "engine."}) {
