@@ -55,17 +55,24 @@ Status CheckLayout(std::string_view interface, const LayoutList& theirs, const L
                        static_cast<int>(interface.size()), interface.data(), their, our);
 }
 
-// Copies the array at `offset` out of the descriptor.
+// Copies the array at `offset` out of the descriptor; its elements may have grown since.
 template <typename T>
-Status ReadArray(std::span<const std::byte> bytes, uint32_t offset, uint32_t count,
+Status ReadArray(std::span<const std::byte> bytes, uint32_t offset, uint32_t count, uint32_t stride,
                  std::vector<T>* out) {
   static_assert(std::is_trivially_copyable_v<T>);
   constexpr uint32_t kMost = 4096;  // of ops or options; a bound on garbage
-  if (count > kMost || offset > bytes.size() || (bytes.size() - offset) / sizeof(T) < count) {
+  if (stride < sizeof(T)) {
+    return Status::Error(kPlugin, "the descriptor has options of %u bytes instead of %zu", stride,
+                         sizeof(T));
+  }
+  if (count > kMost || offset > bytes.size() || (bytes.size() - offset) / stride < count) {
     return Status::Error(kPlugin, "the descriptor's lists reach beyond its end");
   }
   out->resize(count);
-  if (count > 0) std::memcpy(out->data(), bytes.data() + offset, count * sizeof(T));
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<void*>(&(*out)[i]), bytes.data() + offset + size_t{i} * stride,
+                sizeof(T));
+  }
   return {};
 }
 
@@ -150,9 +157,9 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginFile* entry) {
   entry->abi_minor = header.abi_minor;
   entry->min_host_minor = header.min_host_minor;
   std::vector<OpName> ops;
-  ENGINE_RETURN_IF_ERROR(ReadArray(bytes, header.op_offset, header.op_count, &ops));
-  ENGINE_RETURN_IF_ERROR(
-      ReadArray(bytes, header.option_offset, header.option_count, &entry->options));
+  ENGINE_RETURN_IF_ERROR(ReadArray(bytes, header.op_offset, header.op_count, sizeof(OpName), &ops));
+  ENGINE_RETURN_IF_ERROR(ReadArray(bytes, header.option_offset, header.option_count,
+                                   header.option_stride, &entry->options));
   for (const OpName& op : ops) entry->ops.emplace_back(op.view());
   ENGINE_RETURN_IF_ERROR(CheckOps(*entry));
   const auto is_list = [](const OptionSpec& option) { return option.type == OptionType::kLayers; };
