@@ -124,9 +124,8 @@ const pb::Descriptor& OwnerOf(PluginKind kind) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Schema>> Schema::Build(
-    const std::vector<plugin::PluginEntry>& chosen,
-    const std::vector<plugin::PluginEntry>& others) {
+Result<std::shared_ptr<Schema>> Schema::Build(const std::vector<plugin::PluginEntry>& chosen,
+                                              const std::vector<plugin::PluginEntry>& others) {
   std::shared_ptr<Schema> schema(new Schema);
   schema->plugins_ = chosen;
   schema->chosen_count_ = chosen.size();
@@ -147,7 +146,7 @@ Result<std::shared_ptr<const Schema>> Schema::Build(
   }
   schema->factory_ = std::make_unique<pb::DynamicMessageFactory>(&schema->pool_);
   schema->prototype_ = schema->factory_->GetPrototype(built->FindMessageTypeByName("Config"));
-  return std::shared_ptr<const Schema>(std::move(schema));
+  return schema;
 }
 
 Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {

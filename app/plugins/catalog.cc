@@ -15,6 +15,7 @@
 
 #include "app/plugins/descriptor.h"
 #include "app/plugins/elf_reader.h"
+#include "app/plugins/inner_plugins.h"
 #include "app/plugins/load_library.h"
 #include "app/plugins/words.h"
 
@@ -92,6 +93,7 @@ std::string AbsolutePath(const std::string& path, const std::string& base) {
 PluginFile ReadPluginFile(const std::string& path) {
   PluginFile entry;
   entry.load = LoadLibrary;
+  entry.make_inner = MakeInner;
   entry.path = AbsolutePath(path);
   entry.name = PluginNameOfFile(entry.path);
   entry.problem = ReadDescriptor(&entry).WithContext("%s", entry.path.c_str());

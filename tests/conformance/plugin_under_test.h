@@ -151,6 +151,32 @@ class PluginUnderTest {
   const PluginHeader* header_;
 };
 
+// Makes plugins of this build, with their defaults and the whole world, for one that stands around
+// them.
+class TestInnerPlugins final : public InnerPlugins {
+ public:
+  explicit TestInnerPlugins(Host& host) : host_(host) {}
+  Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t>,
+                            Communicator** out) noexcept override {
+    return Create(inner, out);
+  }
+  Status CreateScheduler(const InnerPlugin& inner, Scheduler** out) noexcept override {
+    return Create(inner, out);
+  }
+
+ private:
+  template <typename T>
+  Status Create(const InnerPlugin& inner, T** out) {
+    ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin,
+                            PluginUnderTest::Load(PluginPath(std::string(inner.plugin))));
+    ENGINE_ASSIGN_OR_RETURN(auto made, plugin.Create<T>(host_));
+    *out = made.release();
+    return {};
+  }
+
+  Host& host_;
+};
+
 // The object of a plugin, for a world of one unless there is a host.
 template <typename T>
 std::unique_ptr<T> CreateFrom(const std::string& path, const OptionValues::Overrides& options = {},

@@ -17,12 +17,14 @@ constexpr std::string_view kInnerPluginsId = "engine.inner_plugins/1";
 
 // What an inner object is made of.
 struct InnerPlugin {
-  std::string_view plugin;  // its name; the author takes it from an option of type kPlugin
+  // Its name: the value of an option of type kPlugin of the plugin that asks. (So all plugins of a
+  // run are known, and compared between ranks, before one of them runs.)
+  std::string_view plugin;
   // Options that are set here; others have the value that the user gave in the block of that plugin,
   // else their default.
   std::span<const OptionValue> options;
   // [a-z][a-z0-9_]*: tells apart what one plugin makes inside of another: their keys in the store are
-  // their own, and log lines say "outer/label"
+  // their own, and so are their lines in the log
   std::string_view label;
 };
 
@@ -31,9 +33,12 @@ struct InnerPlugin {
 // the inner plugin: kPlugin when there is none of the name and role, kConfig for an option.
 class InnerPlugins {
  public:
-  // A communicator of `ranks` of the run, ascending and this one among them; empty: of all. Its ranks
-  // count from 0 in that order, and its errors name ranks of the run. Collective over these ranks. The
-  // run's abort reaches it. [setup]
+  // A communicator of `ranks`, ascending and this one among them; empty: of all. They are those of
+  // Host::rank_info() of the plugin that asks, whose groups may be divided once more. In the new one
+  // ranks count from 0 in that order, Transfer::root among them; its Host has a RankInfo as if there
+  // were no others, without servers. Errors, also of its Works, name ranks as those of the asking
+  // plugin do; those of its extensions name its own. Collective over these ranks. The run's abort
+  // reaches it. kInvalidArgument for another list. [setup]
   virtual Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                                     Communicator** out) noexcept = 0;
   // [setup]

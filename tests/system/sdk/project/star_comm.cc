@@ -278,7 +278,7 @@ class StarCommunicator final : public Communicator {
 
 Status Create(Host& host, const Options& options, Object** out) noexcept {
   try {
-    kit::Rendezvous rendezvous(host, options.Int("rendezvous_timeout_ms"));
+    kit::Rendezvous rendezvous(host);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_ASSIGN_OR_RETURN(auto sockets, Meet(host.rank_info(), options, rendezvous));
     *out = new StarCommunicator(host, rendezvous.prefix(), std::move(sockets));
@@ -291,15 +291,14 @@ Status Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "star_comm",
-     .version = "1.0.0",
-     .kind = PluginKind::kCommunicator,
-     .doc = "adds up on rank 0, over TCP; for few ranks and small models",
-     .create = Create},
-    NoOps(),
-    std::array{
-        kit::StringOption("address", "127.0.0.1", "numeric IPv4 address at which rank 0 listens"),
-        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 3600000, "for all ranks to connect")});
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
+    DescribePlugin({.name = "star_comm",
+                    .version = "1.0.0",
+                    .kind = PluginKind::kCommunicator,
+                    .doc = "adds up on rank 0, over TCP; for few ranks and small models",
+                    .create = Create},
+                   NoOps(),
+                   std::array{kit::StringOption("address", "127.0.0.1",
+                                                "numeric IPv4 address at which rank 0 listens")});
 
 }  // namespace engine::star_comm
