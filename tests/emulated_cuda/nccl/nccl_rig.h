@@ -98,13 +98,18 @@ inline Status ErrorOfCreation(Host& host, const OptionValues::Overrides& options
 
 // Runs body(world, rank) for all ranks of a world.
 template <typename Body>
+void OnRanks(int ranks, const OptionValues::Overrides& options, const Body& body) {
+  World world(kNcclPlugin, ranks, options);
+  RunRanks(ranks, [&](int rank) { body(world, rank); });
+}
+template <typename Body>
 void OnRanks(int ranks, int64_t rendezvous_timeout_ms, const Body& body) {
   World world(kNcclPlugin, ranks, {}, rendezvous_timeout_ms);
   RunRanks(ranks, [&](int rank) { body(world, rank); });
 }
 template <typename Body>
 void OnRanks(int ranks, const Body& body) {
-  OnRanks(ranks, RankInfo().rendezvous_timeout_ms, body);
+  OnRanks(ranks, {}, body);
 }
 
 // Waits, a few seconds at most, until `done`.
