@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -124,8 +126,8 @@ class Inner final : public InnerPlugins {
       auto made = plugin::Create<Communicator>(inside->choice, inside->host, rank_.watch);
       group.name.insert(0, outer_.entry.name + "/");
       if (!made.ok()) return group.Outside(made.status());
-      *out = new InnerCommunicator(std::move(*made),
-                                   std::make_shared<const Group>(std::move(group)), rank_.abort);
+      const auto names = std::make_shared<const Group>(std::move(group));
+      *out = std::make_unique<InnerCommunicator>(std::move(*made), names, rank_.abort).release();
       return {};
     });
   }

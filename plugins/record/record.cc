@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/ext/inner_plugins.h"
