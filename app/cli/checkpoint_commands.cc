@@ -12,6 +12,7 @@
 #include "app/launch/log.h"
 #include "app/model/model_graph.h"
 #include "app/run/generate.h"
+#include "app/run/serve.h"
 #include "app/run/training.h"
 #include "core/train/evaluate.h"
 
@@ -29,6 +30,7 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
                                base::RankContext& rank) {
   TrainedModel model;
   rank.log = launch::MemberLog(rank.info);
+  run::SetDeadlines(config.run().communication, rank);
   ENGINE_ASSIGN_OR_RETURN(model.plugins, plugin::RankPlugins::Create(config.plugins(), rank));
   const plugin::OpFactory& factory = model.plugins->op_factory();
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "app/plugins/roles.h"
+
 namespace engine::cli {
 namespace {
 
@@ -63,7 +65,7 @@ void Progress::PrintStart(const train::RunConfig& run, const RankInfo& rank,
   Print("{} {}, {} parameters, {}: {} samples and {} held out, {} steps of {}, plugins {}\n", ranks,
         ranks == 1 ? "rank" : "ranks", Grouped(elements), data.name, Grouped(data.train_samples),
         Grouped(data.held_out_samples), Grouped(trainer.steps()),
-        Grouped(run.train.GlobalBatch(ranks)), run.plugins.Names());
+        Grouped(run.train.GlobalBatch(ranks)), plugins::NamesOf(run.plugins));
 }
 
 Status Progress::OnStep(const train::StepReport& report) {

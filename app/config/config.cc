@@ -1,6 +1,5 @@
 #include "app/config/config.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "app/config/checks.h"
@@ -104,15 +103,6 @@ train::RunConfig ReadRun(const proto::Config& proto) {
           .trace_spans = proto.output().trace_spans()};
 }
 
-// All ranks find each other within one time, whichever part of the run they wait in.
-void BoundRendezvous(int64_t timeout_ms, plugin::PluginChoice* communicator) {
-  for (plugin::OwnedOption& option : communicator->options) {
-    if (option.name == "rendezvous_timeout_ms") {
-      option.integer = std::min(option.integer, timeout_ms);
-    }
-  }
-}
-
 OutputOptions ReadOutput(const proto::Output& output) {
   return {.checkpoint = output.checkpoint(),
           .keep_checkpoints = output.keep_checkpoints(),
@@ -144,7 +134,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_RETURN_IF_ERROR(CheckDocument(document));
 
   Config config;
-  ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, *schema, found.chosen));
+  ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, found, *schema));
   ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
@@ -153,8 +143,6 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
   config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
-  BoundRendezvous(config.run_.communication.rendezvous_timeout_ms,
-                  &config.run_.plugins.communicator);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);

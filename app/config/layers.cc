@@ -75,7 +75,49 @@ class Reader {
     return plugin::PluginChoice{entry, std::move(options), document_.Origin(owner, field)};
   }
 
+  // PluginChoice::inner, and what is inside of that. `around`: the plugins that `outer` is inside of.
+  Status ReadInner(const plugins::PluginCatalog& catalog, std::vector<std::string> around,
+                   Schema& schema, plugin::PluginChoice* outer) const {
+    const Cursor root = document_.Root();
+    around.push_back(outer->entry.name);
+    for (const OptionSpec& spec : outer->entry.options) {
+      if (spec.type != OptionType::kPlugin) continue;
+      const Cursor block = document_.Child(root, root.Field(outer->entry.name));
+      const auto* field = block.Field(std::string(spec.name.view()));
+      const std::string name = block.message->GetReflection()->GetString(*block.message, field);
+      const Status found = CheckInner(catalog, around, name, std::string(spec.choices.view()));
+      if (!found.ok()) {
+        const std::string option = "'" + outer->entry.name + "." + field->name() + "': ";
+        return document_.Error(block, field, -1, option + found.message(), found.code());
+      }
+      const plugin::PluginEntry& entry = *schema.PluginOf(root.Field(name));
+      schema.AddInner(entry);
+      plugin::PluginChoice& inner = outer->inner.emplace_back(plugin::PluginChoice{entry, {}});
+      ENGINE_ASSIGN_OR_RETURN(inner.options, ReadOptions(document_.Child(root, root.Field(name)),
+                                                         plugins::OptionsOf(entry.options, "")));
+      ENGINE_RETURN_IF_ERROR(ReadInner(catalog, around, schema, &inner));
+    }
+    return {};
+  }
+
  private:
+  // A clause on why `name` can be no plugin of this kind inside of those `around` it.
+  Status CheckInner(const plugins::PluginCatalog& catalog, const std::vector<std::string>& around,
+                    const std::string& name, const std::string& kind) const {
+    const auto* field = document_.Root().Field(name);
+    const plugin::PluginEntry* entry = field == nullptr ? nullptr : schema_.PluginOf(field);
+    if (entry == nullptr && plugins::IsName(name)) {
+      ENGINE_RETURN_IF_ERROR(catalog.Find(name).status());
+    }
+    if (entry == nullptr || Name(entry->kind) != kind) {
+      return Status::Error(StatusCode::kPlugin, "'%s' is no name of a %s", name.c_str(),
+                           kind.c_str());
+    }
+    if (std::find(around.begin(), around.end(), name) == around.end()) return {};
+    return Status::Error(StatusCode::kPlugin, "plugin '%s' would be inside of itself: %s",
+                         name.c_str(), plugins::Join(around, " > ").c_str());
+  }
+
   // The values of `specs` in their order, with defaults for those that `block` does not give.
   Result<std::vector<plugin::OwnedOption>> ReadOptions(
       const Cursor& block, const std::vector<const OptionSpec*>& specs) const {
@@ -256,10 +298,14 @@ class Reader {
 
 }  // namespace
 
-Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
-    const Document& document, const Schema& schema,
-    const std::vector<plugin::PluginEntry>& chosen) {
-  return Reader(document, schema).ReadPluginOptions(chosen);
+Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(const Document& document,
+                                                            const Discovery& found,
+                                                            Schema& schema) {
+  ENGINE_ASSIGN_OR_RETURN(auto choices, Reader(document, schema).ReadPluginOptions(found.chosen));
+  for (plugin::PluginChoice& choice : choices) {
+    ENGINE_RETURN_IF_ERROR(Reader(document, schema).ReadInner(found.catalog, {}, schema, &choice));
+  }
+  return choices;
 }
 
 Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,

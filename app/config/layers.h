@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/config/discover.h"
 #include "app/config/document.h"
 #include "app/config/schema.h"
 
 namespace engine::config {
 
-// Every option of the chosen plugins, in their order.
-Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
-    const Document& document, const Schema& schema, const std::vector<plugin::PluginEntry>& chosen);
+// Every option of the chosen plugins, in their order, and of the plugins that these options name,
+// which are chosen then, too.
+Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(const Document& document,
+                                                            const Discovery& found, Schema& schema);
 
 // The plugin that a block of `block`, "data" or "model", chooses. There is one (CheckDocument).
 Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,

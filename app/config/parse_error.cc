@@ -121,7 +121,7 @@ std::vector<std::string> KeysOf(const pb::Descriptor& block) {
 
 std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   const std::vector<std::string> keys = KeysOf(block);
-  const std::string hint = plugins::DidYouMean(key, keys);
+  std::string hint = plugins::DidYouMean(key, keys);
   if (block.name() == proto::Config::descriptor()->name()) {
     return "unknown key '" + key + "'" +
            (hint.empty() ? ": neither a key of the configuration nor a plugin that was found"
@@ -135,6 +135,13 @@ std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   const auto* field = FindField(*block.file(), [&block](const pb::FieldDescriptor& candidate) {
     return candidate.message_type() == &block;
   });
+  // Keys of the engine's own that a plugin might have.
+  const pb::Descriptor& root = *proto::Config::descriptor();
+  for (int i = 0; i < root.field_count() && hint.empty(); ++i) {
+    const pb::Descriptor* other = root.field(i)->message_type();
+    if (other == nullptr || other->FindFieldByName(key) == nullptr) continue;
+    hint = "; did you mean '" + root.field(i)->name() + "." + key + "'?";
+  }
   return "unknown key '" + key + "' in '" + (field ? field->name() : block.name()) + "'" +
          (!hint.empty()  ? hint
           : keys.empty() ? ", which has no keys"

@@ -134,9 +134,8 @@ Status CheckNotAKey(const std::string& name) {
   return {};
 }
 
-Result<std::shared_ptr<const Schema>> Schema::Build(
-    const std::vector<plugin::PluginEntry>& chosen,
-    const std::vector<plugin::PluginEntry>& others) {
+Result<std::shared_ptr<Schema>> Schema::Build(const std::vector<plugin::PluginEntry>& chosen,
+                                              const std::vector<plugin::PluginEntry>& others) {
   std::shared_ptr<Schema> schema(new Schema);
   schema->plugins_ = chosen;
   schema->chosen_count_ = chosen.size();
@@ -157,7 +156,7 @@ Result<std::shared_ptr<const Schema>> Schema::Build(
   }
   schema->factory_ = std::make_unique<pb::DynamicMessageFactory>(&schema->pool_);
   schema->prototype_ = schema->factory_->GetPrototype(built->FindMessageTypeByName("Config"));
-  return std::shared_ptr<const Schema>(std::move(schema));
+  return schema;
 }
 
 Status Schema::AddPlugin(size_t index, pb::FileDescriptorProto* file) {

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,19 +25,21 @@ class Schema {
   // `chosen` are the plugins of the run, `others` those that were found besides. Of two plugins
   // with one name, or two that offer one op, the first counts, the chosen ones before the others.
   // kPlugin when a chosen plugin or one of its ops has the name of a key of engine.proto.
-  static Result<std::shared_ptr<const Schema>> Build(
-      const std::vector<plugin::PluginEntry>& chosen,
-      const std::vector<plugin::PluginEntry>& others);
+  static Result<std::shared_ptr<Schema>> Build(const std::vector<plugin::PluginEntry>& chosen,
+                                               const std::vector<plugin::PluginEntry>& others);
 
   const google::protobuf::Message& prototype() const { return *prototype_; }
 
   // The plugin that a field of Config, Data or Model belongs to, or that offers the op of a field of Layer; null
   // for the keys of engine.proto.
   const plugin::PluginEntry* PluginOf(const google::protobuf::FieldDescriptor* field) const;
-  // Of an entry that PluginOf gave. A dataset and a model are chosen where their block stands.
+  // Of an entry that PluginOf gave. A dataset and a model are chosen where their block stands, and
+  // others where an option of a chosen plugin names them.
   bool IsChosen(const plugin::PluginEntry& entry) const {
-    return &entry < plugins_.data() + chosen_count_ || entry.kind > PluginKind::kHook;
+    return &entry < plugins_.data() + chosen_count_ || entry.kind > PluginKind::kHook ||
+           inner_.contains(entry.name);
   }
+  void AddInner(const plugin::PluginEntry& entry) { inner_.insert(entry.name); }
   // The ops of the chosen plugins.
   std::vector<std::string> ChosenOps() const;
 
@@ -47,6 +50,7 @@ class Schema {
 
   std::vector<plugin::PluginEntry> plugins_;  // the chosen ones first
   size_t chosen_count_ = 0;
+  std::set<std::string> inner_;
   std::map<std::string, size_t> plugin_fields_, op_fields_;  // name -> index in plugins_
   google::protobuf::DescriptorPool pool_;
   std::unique_ptr<google::protobuf::DynamicMessageFactory> factory_;

@@ -17,18 +17,13 @@ using graph::ValueKind;
 
 namespace {
 
-// With storage of their own, as the factory takes them: it completes them by defaults and checks them.
-std::vector<plugin::OwnedOption> Own(Array<const OptionValue> values) {
-  std::vector<plugin::OwnedOption> owned;
-  for (const OptionValue& value : values) {
-    owned.push_back({.name = std::string(value.name),
-                     .type = value.type,
-                     .integer = value.integer,
-                     .number = value.number,
-                     .string = std::string(value.string),
-                     .integers = {value.integers.begin(), value.integers.end()}});
+// The title of the plugin that offers `op`.
+std::string PluginOfOp(const std::vector<plugin::PluginChoice>& plugins, const std::string& op) {
+  for (const plugin::PluginChoice& choice : plugins) {
+    const std::vector<std::string>& ops = choice.entry.ops;
+    if (std::find(ops.begin(), ops.end(), op) != ops.end()) return choice.entry.Title();
   }
-  return owned;
+  return "a plugin";
 }
 
 Status BrokenContract(const char* what) {
@@ -86,7 +81,7 @@ TensorSpec GraphBuilder::Spec(ModelValue value) const noexcept {
 }
 
 uint32_t GraphBuilder::Offers(std::string_view op, Array<const OptionValue> attributes) noexcept {
-  return factory_(std::string(op), Own(attributes)).ok();
+  return factory_(std::string(op), plugin::Own(attributes)).ok();
 }
 
 // Of what a model gives nothing is trusted: values are checked before they are used as indices.
@@ -192,7 +187,7 @@ ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted
 // Fills in op and signature of a node that has name and inputs. The signature comes from a plugin: its
 // counts are checked before arrays of the SDK, which have fixed sizes, are read by them.
 Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
-  auto made = factory_(node->op_name, Own(layer.attributes));
+  auto made = factory_(node->op_name, plugin::Own(layer.attributes));
   if (!made.ok()) return made.status().WithContext("layer '%s'", node->name.c_str());
   node->op = std::move(*made);
   std::vector<TensorSpec> specs;
@@ -202,7 +197,7 @@ Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
     shapes += (shapes.empty() ? "" : " and ") + ShapeText(specs.back().shape);
   }
   const OpSignature& signature = node->signature;
-  if (request_.plugins != nullptr) node->plugin = request_.plugins->PluginOfOp(node->op_name);
+  if (request_.plugins != nullptr) node->plugin = PluginOfOp(request_.plugins->ops, node->op_name);
   const base::OpenCall open(request_.watch, node->plugin, "Infer of '" + node->op_name + "'");
   Status inferred = node->op->Infer(specs, &node->signature);
   if (!inferred.ok()) {

@@ -16,6 +16,7 @@
 #include "app/plugins/dependencies.h"
 #include "app/plugins/descriptor.h"
 #include "app/plugins/elf_reader.h"
+#include "app/plugins/inner_plugins.h"
 #include "app/plugins/load_library.h"
 #include "app/plugins/words.h"
 
@@ -73,6 +74,7 @@ Status ReadDescriptor(PluginFile* entry) {
 PluginFile Unread(const std::string& path) {
   PluginFile entry;
   entry.load = LoadLibrary;
+  entry.make_inner = MakeInner;
   entry.path = AbsolutePath(path);
   entry.name = PluginNameOfFile(entry.path);
   return entry;

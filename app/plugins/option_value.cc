@@ -95,15 +95,19 @@ Status CheckOptionSpec(const OptionSpec& spec) {
     return refuse("has a range, but neither numbers nor a length");
   }
   const std::vector<std::string> choices = Choices(spec);
-  if ((spec.type == OptionType::kEnum) != !choices.empty()) {
+  const bool is_plugin = spec.type == OptionType::kPlugin;
+  if (!is_plugin && (spec.type == OptionType::kEnum) != !choices.empty()) {
     return refuse("must have choices if, and only if, it is an enum");
+  }
+  if (is_plugin && spec.choices.view() != "communicator" && spec.choices.view() != "scheduler") {
+    return refuse("must say of which kind its plugin is, communicator or scheduler");
   }
   if (!std::all_of(choices.begin(), choices.end(), IsChoice) ||
       std::set<std::string>(choices.begin(), choices.end()).size() != choices.size()) {
     return refuse("has choices that are not distinct words separated by '|'");
   }
-  if (spec.type == OptionType::kOp && !IsName(spec.default_value.view())) {
-    return refuse("must have an op as its default");
+  if ((is_plugin || spec.type == OptionType::kOp) && !IsName(spec.default_value.view())) {
+    return refuse("must have a name as its default");
   }
   if (IsRequired(spec)) return {};
   const auto value = ParseOptionValue(spec, spec.default_value.view());
@@ -153,6 +157,10 @@ OwnedOption DefaultOf(const OptionSpec& spec) {
 }
 
 Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value) {
+  if (value.type != spec.type) {
+    return Status::Error(StatusCode::kConfig, "it is of type %s, not %s", Name(spec.type),
+                         Name(value.type));
+  }
   if (spec.type == OptionType::kFloat && !std::isfinite(value.number)) {
     return Status::Error(StatusCode::kConfig, "%s is not a finite number", ToText(value).c_str());
   }
@@ -175,6 +183,7 @@ Status CheckOptionValue(const OptionSpec& spec, const OwnedOption& value) {
 Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& plugin,
                                                     const std::string& op,
                                                     const std::vector<OwnedOption>& given) {
+  const std::string whose = op.empty() ? plugin.Title() : "op '" + op + "'";
   std::vector<OwnedOption> complete;
   for (const OptionSpec* spec : OptionsOf(plugin.options, op)) {
     const auto value = FindOption(given, spec->name.view());
@@ -185,13 +194,15 @@ Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& p
       continue;
     }
     const Status checked = CheckOptionValue(*spec, *value);
-    if (!checked.ok()) return checked.WithContext("op '%s', %s", op.c_str(), value->name.c_str());
+    if (!checked.ok()) return checked.WithContext("%s, %s", whose.c_str(), value->name.c_str());
     complete.push_back(*value);
   }
   for (const OwnedOption& attribute : given) {
     if (FindOption(complete, attribute.name) != complete.end()) continue;
-    return Status::Error(StatusCode::kConfig, "op '%s' of plugin '%s' has no attribute '%s'",
-                         op.c_str(), plugin.name.c_str(), attribute.name.c_str());
+    const std::string of = op.empty() ? "" : whose + " of ";
+    return Status::Error(StatusCode::kConfig, "%s%s has no %s '%s'", of.c_str(),
+                         plugin.Title().c_str(), op.empty() ? "option" : "attribute",
+                         attribute.name.c_str());
   }
   return complete;
 }

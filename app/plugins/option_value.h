@@ -22,8 +22,9 @@ plugin::OwnedOption DefaultOf(const OptionSpec& spec);
 // Range and choices. The message of an error (kConfig) is a clause: "65 is outside 1 .. 64".
 Status CheckOptionValue(const OptionSpec& spec, const plugin::OwnedOption& value);
 
-// All attributes that `plugin` publishes for `op`: as given, the others as published. kConfig when
-// one is unknown or out of its range.
+// All attributes that `plugin` publishes for `op`, or options of its own (""): as given, where the
+// first of a name counts, the others as published. kConfig when one is unknown, of another type, out
+// of its range.
 Result<std::vector<plugin::OwnedOption>> CompleteAttributes(
     const plugin::PluginEntry& plugin, const std::string& op,
     const std::vector<plugin::OwnedOption>& given);

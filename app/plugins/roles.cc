@@ -86,6 +86,24 @@ Status CheckOpsDistinct(const std::vector<PluginChoice>& plugins) {
   return {};
 }
 
+// Each before those inside of it.
+void AddWithInner(const PluginChoice& choice, std::vector<const PluginEntry*>* all) {
+  all->push_back(&choice.entry);
+  for (const PluginChoice& inner : choice.inner) AddWithInner(inner, all);
+}
+
+std::vector<const PluginEntry*> All(const plugin::PluginSelection& selection) {
+  std::vector<const PluginEntry*> all;
+  for (const auto* one : {&selection.communicator, &selection.scheduler, &selection.optimizer}) {
+    AddWithInner(*one, &all);
+  }
+  for (const PluginChoice& choice : selection.ops) AddWithInner(choice, &all);
+  for (const PluginChoice& choice : selection.hooks) AddWithInner(choice, &all);
+  all.push_back(&selection.dataset.entry);
+  all.push_back(&selection.model.entry);
+  return all;
+}
+
 }  // namespace
 
 bool FillsRole(const PluginEntry& entry) {
@@ -113,17 +131,22 @@ Result<plugin::PluginSelection> AssignRoles(const std::vector<PluginChoice>& cho
   return selection;
 }
 
+std::string NamesOf(const plugin::PluginSelection& selection) {
+  std::vector<std::string> names;
+  for (const PluginEntry* entry : All(selection)) names.push_back(entry->name);
+  return Join(names, " ");
+}
+
 // One that cannot be read has no digest: whoever loads it says why.
 std::string VersionsOf(const plugin::PluginSelection& selection) {
   std::string lines;
-  for (const PluginChoice* choice : selection.All()) {
-    std::ifstream file(choice->entry.path, std::ios::binary);
+  for (const PluginEntry* entry : All(selection)) {
+    std::ifstream file(entry->path, std::ios::binary);
     std::ostringstream bytes;
     bytes << file.rdbuf();
     kit::Digest digest;
     digest.Add(bytes.view().data(), bytes.view().size());
-    lines.append(choice->entry.name + " " + choice->entry.version + ", file " + digest.Text() +
-                 "\n");
+    lines.append(entry->name + " " + entry->version + ", file " + digest.Text() + "\n");
   }
   return lines;
 }

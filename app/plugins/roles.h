@@ -18,6 +18,9 @@ bool FillsRole(const plugin::PluginEntry& entry);
 Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
                                             const PluginCatalog& catalog);
 
+// Of all chosen ones and those inside of them, with spaces between.
+std::string NamesOf(const plugin::PluginSelection& selection);
+
 // PluginSelection::versions, of the files as they are now.
 std::string VersionsOf(const plugin::PluginSelection& selection);
 

@@ -54,8 +54,14 @@ class RanksLeftWatch {
 
 }  // namespace
 
+void SetDeadlines(const train::CommunicationOptions& options, base::RankContext& member) {
+  member.info.rendezvous_timeout_ms = options.rendezvous_timeout_ms;
+  member.info.transfer_timeout_ms = options.timeout_ms;
+  if (member.watch != nullptr) member.watch->SetTimeout(options.timeout_ms);
+}
+
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, kPlugins, config.plugins().versions, 0));
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, kPlugins, config.plugins().versions));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -70,10 +76,8 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 }
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
-  if (server.watch != nullptr) server.watch->SetTimeout(config.run().communication.timeout_ms);
-  ENGINE_RETURN_IF_ERROR(
-      train::CheckSameOnAllRanks(server, kPlugins, config.plugins().versions,
-                                 config.run().communication.rendezvous_timeout_ms));
+  SetDeadlines(config.run().communication, server);
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(server, kPlugins, config.plugins().versions));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;

@@ -10,6 +10,10 @@
 
 namespace engine::run {
 
+// Of a rank or a server, before its first plugin is made: what the configuration says of how long a
+// call or a transfer may take.
+void SetDeadlines(const train::CommunicationOptions& options, base::RankContext& member);
+
 // Rank 0 of a run with servers, before it trains: tells them which plugins it runs, and those from
 // elsewhere the whole configuration.
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank);

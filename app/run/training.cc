@@ -12,6 +12,7 @@
 #include "app/data/dataset_source.h"
 #include "app/launch/deadlines.h"
 #include "app/model/model_graph.h"
+#include "app/plugins/roles.h"
 #include "app/run/checkpoint_wait.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
@@ -47,9 +48,8 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
     ENGINE_RETURN_IF_ERROR(checkpoint::LoadParameters(*checkpoint.file, executor.memory()));
     return PublishedRunStart(rank.store, config.communication.rendezvous_timeout_ms);
   }
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, "checkpoint to resume from",
-                                                    checkpoint.digest,
-                                                    config.communication.rendezvous_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(
+      train::CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest));
   const checkpoint::CheckpointInfo run = InfoOf(config, rank.info, now);
   ENGINE_ASSIGN_OR_RETURN(const train::RunStart start,
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
@@ -126,7 +126,7 @@ Status Train(const config::Config& config, base::RankContext& rank, RunObserver&
   if (!output.trace.empty()) {
     ENGINE_RETURN_IF_ERROR(WriteRunTrace(
         output.trace, rank, TimelineOf(trainer.executor(), rank.info),
-        {{"config", config.run().text}, {"plugins", config.plugins().Names()}},
+        {{"config", config.run().text}, {"plugins", plugins::NamesOf(config.plugins())}},
         config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
   }
   const bool stopped = step < trainer.steps();
@@ -150,7 +150,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                                                     const std::string& resume) {
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
-  if (rank.watch != nullptr) rank.watch->SetTimeout(run.communication.timeout_ms);
+  SetDeadlines(run.communication, rank);
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   train::BatchSource* const source = dataset.get();
   train::TrainerParts parts{

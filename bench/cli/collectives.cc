@@ -107,6 +107,7 @@ Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& 
                  const bench::SweepConditions& conditions, base::RankContext& rank) {
   const bool first = rank.info.rank == 0;
   rank.log = launch::MemberLog(rank.info);
+  rank.info.transfer_timeout_ms = request.timeout_ms;
   const SweepPrinter printer(flags.format, request, conditions);
   if (first) printer.Begin();
   ENGINE_ASSIGN_OR_RETURN(

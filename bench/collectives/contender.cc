@@ -51,6 +51,10 @@ Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
   for (const std::string& override : overrides) {
     ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &choice));
   }
+  for (const plugin::OwnedOption& option : choice.options) {
+    if (option.type != OptionType::kPlugin || option.string == choice.entry.name) continue;
+    ENGINE_ASSIGN_OR_RETURN(choice.inner.emplace_back(), ChoosePlugin(option.string, {}, folders));
+  }
   return choice;
 }
 
@@ -87,6 +91,7 @@ Result<std::unique_ptr<LiveContender>> LiveContender::Create(const Contender& co
   // Keys of the store are private to this name, and each object must meet its own peers.
   live->host_ = std::make_unique<plugin::PluginHost>(
       contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_, nullptr);
+  live->host_->Offer(contender.choice);
   ENGINE_ASSIGN_OR_RETURN(live->communicator_,
                           plugin::Create<Communicator>(contender.choice, *live->host_));
   live->traits_ = live->communicator_->traits();

@@ -24,9 +24,9 @@ void PluginHost::Metric(std::string_view name, double value) noexcept {
   }
 }
 
-// store key := "plugin/" name "/" key, so that plugins do not meet.
+// store key := "plugin/" name { "/" label } ":" key, so that plugins do not meet.
 std::string PluginHost::Key(std::string_view key) const {
-  return "plugin/" + plugin_ + "/" + std::string(key);
+  return "plugin/" + plugin_ + ":" + std::string(key);
 }
 
 // Nothing of ours may throw into a plugin. After an abort the contract promises kAborted or

@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/base/call_watch.h"
 #include "engine/communicator.h"
+#include "engine/ext/inner_plugins.h"
 #include "engine/gradient_hook.h"
 #include "engine/model.h"
 #include "engine/op.h"
@@ -18,11 +20,17 @@
 
 namespace engine::plugin {
 
+struct PluginChoice;
+class PluginHost;
+
 // A library that can be loaded, as the descriptor in its file says. Whoever made the entry has
-// checked the descriptor and says how it is loaded (app/plugins).
+// checked the descriptor and says how it is loaded, and what its Host offers (app/plugins).
 struct PluginEntry {
   // Loads the library, unless that was done. kPlugin names the file and what is wrong. [any-thread]
   Result<CreateFunction> (*load)(const PluginEntry& entry) = nullptr;
+  // What `host`, of an object of `outer`, answers to Query(kInnerPluginsId). Borrows all.
+  std::shared_ptr<InnerPlugins> (*make_inner)(const PluginChoice& outer,
+                                              PluginHost& host) = nullptr;
   std::string path;  // absolute
   std::string name;
   PluginKind kind = PluginKind::kCommunicator;
@@ -47,6 +55,8 @@ struct OwnedOption {
 
 // Borrowed views of `owned`, for a call across the boundary.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
+// With storage of their own; but for layers, which only a file can give.
+std::vector<OwnedOption> Own(std::span<const OptionValue> values);
 
 // Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
 // or attribute that is unknown.
@@ -58,6 +68,9 @@ struct PluginChoice {
   PluginEntry entry;
   std::vector<OwnedOption> options;
   std::string origin = {};  // of its block, "run.pbtxt:3" or "--set"; empty: it has none
+  // The plugins that its options of type kPlugin name, with those options that the user gave or that
+  // have a default.
+  std::vector<PluginChoice> inner = {};
 };
 
 // An op of the chosen plugins with all attributes that are published for it.
@@ -82,10 +95,6 @@ struct PluginSelection {
   std::string versions;  // of all, and digests of their files, in lines as members compare them
 
   std::vector<std::string> HookNames() const;
-  // The title of the one that offers `op`.
-  std::string PluginOfOp(const std::string& op) const;
-  std::vector<const PluginChoice*> All() const;
-  std::string Names() const;  // of all, with spaces between
 };
 
 // One rank's objects, the device that one of the ops brings among them, in the order of their

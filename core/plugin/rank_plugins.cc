@@ -31,6 +31,7 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
 template <typename T>
 Status RankPlugins::Make(const PluginChoice& choice, std::unique_ptr<T>* made) {
   hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, metrics_));
+  hosts_.back()->Offer(choice);
   ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back(), rank_.watch));
   return {};
 }

@@ -52,10 +52,7 @@ class RankPlugins {
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   PluginSet set_;
   std::unique_ptr<Communicator> replicas_;  // null: none of its own
-  const OpFactory op_factory_ = [this](const std::string& name,
-                                       const std::vector<OwnedOption>& attributes) {
-    return MakeOp(name, attributes);
-  };
+  const OpFactory op_factory_ = std::bind_front(&RankPlugins::MakeOp, this);
   std::vector<int> abort_tokens_;
 };
 

@@ -20,21 +20,21 @@ std::string Quoted(std::string_view value, std::string_view other) {
 }  // namespace
 
 Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
-                           std::string_view value, int64_t timeout_ms) {
+                           std::string_view value) {
   // Its value is that of rank 0. It is written once in a run, so whoever waits for it cannot read what
   // was said of something else, and a rank that comes late still finds it. Each rank compares for
   // itself: rank 0 writes one value, however many there are, and waits for nobody.
   const std::string key = "agree/" + std::string(what);
   const int member = base::MemberOf(context.info);
   if (member == 0) return context.store.Set(key, value);
-  const Result<std::string> first = context.store.Get(key, timeout_ms);
+  const Result<std::string> first = context.store.Get(key, context.info.rendezvous_timeout_ms);
   if (first.ok() && *first == value) return {};
   const int size = static_cast<int>(what.size());
   if (!first.ok()) {
     if (first.status().code() != StatusCode::kTimeout) return first.status();
     return Status::Error(StatusCode::kTimeout,
                          "rank 0 did not come to the comparison of '%.*s' within %lld ms", size,
-                         what.data(), static_cast<long long>(timeout_ms))
+                         what.data(), static_cast<long long>(context.info.rendezvous_timeout_ms))
         .WithRank(0);
   }
   const std::string name = base::MemberName(member);

@@ -68,7 +68,6 @@ class Trainer {
       : config_(config), rank_(rank), parts_(std::move(parts)) {}
 
   Status Setup();
-  Status Agree(const char* what, const std::string& value);
   Status MakeExecutor();
   Status FindFirstStep();
   BatchRequest Batches(Split split) const;

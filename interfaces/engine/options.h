@@ -62,7 +62,8 @@ struct FixedString {
 // ints, of which there are then none; a default of ints is "2,2". min < max makes a range
 // (inclusive): of a number, of each of ints, of the length of a string, so that one without default
 // and with min = 1 is required. `choices` lists the words of an enum, separated by '|'; a
-// configuration writes them in quotes, or without if all are in capitals.
+// configuration writes them in quotes, or without if all are in capitals; of a plugin it is the kind
+// that it must be of, "communicator" or "scheduler".
 // `scope` is empty for an option of the plugin, or the name of the op whose attribute this is. Every
 // option should have one line of `doc`.
 struct OptionSpec {

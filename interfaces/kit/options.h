@@ -53,6 +53,16 @@ constexpr OptionSpec OpOption(OptionName name, OptionDefault value, OptionDoc do
   return {.name = name, .type = OptionType::kOp, .default_value = value, .doc = doc};
 }
 
+// The name of another plugin, of a `kind` that InnerPlugins makes.
+constexpr OptionSpec PluginOption(OptionName name, OptionDefault value, FixedString<96> kind,
+                                  OptionDoc doc) noexcept {
+  return {.name = name,
+          .type = OptionType::kPlugin,
+          .default_value = value,
+          .choices = kind,
+          .doc = doc};
+}
+
 // The same as an attribute of `op`, in the descriptor of its library.
 constexpr OptionSpec Attribute(OptionName op, OptionSpec option) noexcept {
   option.scope = op;

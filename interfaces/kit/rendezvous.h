@@ -178,14 +178,13 @@ inline Status CheckComplete(const Values& values, const Members& members, int64_
   return NotAppeared(missing, members.size(), timeout_ms);
 }
 
-// All of the above for all ranks of a run, at the creation of a communicator.
+// All of the above for all ranks of a run, at the creation of a communicator and by its deadline.
 class Rendezvous {
  public:
-  Rendezvous(Host& host, int64_t timeout_ms)
+  explicit Rendezvous(Host& host)
       : host_(host),
         ranks_(host.rank_info()),
-        timeout_ms_(timeout_ms),
-        deadline_(DeadlineIn(timeout_ms)) {}
+        deadline_(DeadlineIn(ranks_.rendezvous_timeout_ms)) {}
 
   // Chooses the prefix. First.
   Status Begin() {
@@ -199,7 +198,7 @@ class Rendezvous {
     const std::string topic = prefix_ + "/here";
     ENGINE_RETURN_IF_ERROR(SetValue(host_, members, topic, value));
     ENGINE_ASSIGN_OR_RETURN(Values values, GatherValues(host_, members, topic, deadline_, nullptr));
-    ENGINE_RETURN_IF_ERROR(CheckComplete(values, members, timeout_ms_));
+    ENGINE_RETURN_IF_ERROR(CheckComplete(values, members, ranks_.rendezvous_timeout_ms));
     std::vector<std::string> all;
     for (auto& one : values) all.push_back(std::move(*one));
     return all;
@@ -212,7 +211,6 @@ class Rendezvous {
  private:
   Host& host_;
   const RankInfo ranks_;
-  const int64_t timeout_ms_;
   const Clock::time_point deadline_;
   std::string prefix_;
 };

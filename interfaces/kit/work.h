@@ -66,11 +66,9 @@ class PooledWork : public WorkBase {
   // ---- Work:
 
   WorkState state() const noexcept final {
-    const uint32_t flags = flags_.load(std::memory_order_acquire);
-    if ((flags & kTerminal) != 0)
-      return (flags & kFailed) != 0 ? WorkState::kFailed : WorkState::kDone;
-    const_cast<PooledWork*>(this)->Want();
-    return WorkState::kPending;
+    if (!terminal()) const_cast<PooledWork*>(this)->Want();  // which may end it
+    if (!terminal()) return WorkState::kPending;
+    return Has(kFailed) ? WorkState::kFailed : WorkState::kDone;
   }
   int64_t started_ns() const noexcept final { return started_ns_.load(std::memory_order_relaxed); }
   Status WaitHost(int64_t timeout_ms) noexcept final;
@@ -89,6 +87,8 @@ class PooledWork : public WorkBase {
   // Somebody has an interest in the end of this transfer, but no thread waits for it: it is polled,
   // has a callback or was released. [any-thread]
   virtual void Want() noexcept {}
+  // Both holders are done with the transfer; the next one may be any other. [any-thread]
+  virtual void Drop() noexcept {}
   // The text of errors.
   virtual Text Words() const noexcept { return Describe(transfer_); }
 
@@ -252,6 +252,7 @@ inline void PooledWork::Release() noexcept {
 }
 
 inline void PooledWork::GiveBack() noexcept {
+  Drop();
   const std::shared_ptr<WorkPool> pool = std::move(pool_);  // Return lets others take this work
   pool->Return(this);
 }

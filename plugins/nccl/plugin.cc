@@ -19,16 +19,14 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   }
   const std::string_view policy = options.String("cta_policy");
   return kit::CreateCommunicator(host, "nccl", out, [&] {
-    return NcclCommunicator::Create(host,
-                                    {.library = std::string(options.String("library")),
-                                     .symmetric = options.Bool("symmetric"),
-                                     .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms"),
-                                     .min_ctas = static_cast<int>(min_ctas),
-                                     .max_ctas = static_cast<int>(max_ctas),
-                                     .cta_policy = policy == "zero"         ? 2
-                                                   : policy == "efficiency" ? 1
-                                                                            : 0,
-                                     .ranks_per_id = options.Int("ranks_per_id")});
+    return NcclCommunicator::Create(host, {.library = std::string(options.String("library")),
+                                           .symmetric = options.Bool("symmetric"),
+                                           .min_ctas = static_cast<int>(min_ctas),
+                                           .max_ctas = static_cast<int>(max_ctas),
+                                           .cta_policy = policy == "zero"         ? 2
+                                                         : policy == "efficiency" ? 1
+                                                                                  : 0,
+                                           .ranks_per_id = options.Int("ranks_per_id")});
   });
 }
 
@@ -44,8 +42,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     std::array{
         kit::StringOption("library", "libnccl.so.2",
                           "NCCL 2.19 or later: a path, or a name for the loader to look for"),
-        kit::IntOption("rendezvous_timeout_ms", "60000", 1, 86400000,
-                       "how long the ranks wait for each other, and NCCL connects, at the start"),
         kit::IntOption("min_ctas", "0", 0, 64,
                        "least thread blocks of a transfer; 0: NCCL decides"),
         kit::IntOption("max_ctas", "0", 0, 64,

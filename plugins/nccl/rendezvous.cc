@@ -27,7 +27,7 @@ Rendezvous::Rendezvous(Host& host, std::shared_ptr<const Library> library, const
       library_(std::move(library)),
       settings_(settings),
       ranks_(host.rank_info()),
-      rendezvous_(host, settings.rendezvous_timeout_ms) {}
+      rendezvous_(host) {}
 
 Result<std::unique_ptr<Comm>> Rendezvous::Meet() {
   ENGINE_RETURN_IF_ERROR(CheckPolicy());
@@ -112,7 +112,7 @@ Result<std::unique_ptr<Comm>> Rendezvous::Connect(std::vector<ncclUniqueId> ids)
   ENGINE_RETURN_IF_ERROR(comm->Drive("connecting the GPUs of all ranks", is_ready, [&]() -> Status {
     const kit::Clock::time_point now = kit::Clock::now();
     if (now >= rendezvous_.deadline()) {
-      return DidNotConnect(ranks_.rank, ranks, settings_.rendezvous_timeout_ms);
+      return DidNotConnect(ranks_.rank, ranks, ranks_.rendezvous_timeout_ms);
     }
     if (ranks == 1 || now < next_look) return {};
     next_look = now + kLookAround;

@@ -21,8 +21,7 @@ namespace engine::nccl {
 struct Settings {
   std::string library = "libnccl.so.2";
   bool symmetric = false;  // memory for transfers
-  int64_t rendezvous_timeout_ms = 30000;
-  int min_ctas = 0;  // thread blocks per transfer; 0: NCCL decides
+  int min_ctas = 0;        // thread blocks per transfer; 0: NCCL decides
   int max_ctas = 0;
   int cta_policy = 0;  // ncclConfig_t::CTAPolicy
   int64_t ranks_per_id = 128;

@@ -17,7 +17,8 @@ Split::Split(Host& host, const kit::Members& parents, uint64_t number, const Set
       prefix_(std::string(parents.prefix).append("/split/").append(std::to_string(number))),
       settings_(settings),
       failure_(failure),
-      deadline_(kit::DeadlineIn(settings.rendezvous_timeout_ms)) {}
+      timeout_ms_(host.rank_info().rendezvous_timeout_ms),
+      deadline_(kit::DeadlineIn(timeout_ms_)) {}
 
 // The order in a group is that of NCCL: by key, and of equal keys by rank in the parent.
 Result<kit::Members> Split::Meet(int32_t color, int32_t key) {
@@ -26,7 +27,7 @@ Result<kit::Members> Split::Meet(int32_t color, int32_t key) {
     ENGINE_RETURN_IF_ERROR(kit::SetValue(host_, parents_, prefix_, *values.front()));
     ENGINE_ASSIGN_OR_RETURN(values,
                             kit::GatherValues(host_, parents_, prefix_, deadline_, &failure_));
-    ENGINE_RETURN_IF_ERROR(kit::CheckComplete(values, parents_, settings_.rendezvous_timeout_ms));
+    ENGINE_RETURN_IF_ERROR(kit::CheckComplete(values, parents_, timeout_ms_));
   }
   kit::Members group{.prefix = std::string(prefix_).append("/").append(std::to_string(color))};
   if (color == kNoColor) return group;
@@ -84,7 +85,7 @@ Status Split::GiveUp() {
   if (failure_.raised()) return failure_.reason();
   if (kit::Clock::now() < deadline_) return {};
   return DidNotConnect(parents_.names[static_cast<size_t>(parents_.rank)], parents_.size(),
-                       settings_.rendezvous_timeout_ms);
+                       timeout_ms_);
 }
 
 }  // namespace engine::nccl

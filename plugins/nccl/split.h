@@ -43,6 +43,7 @@ class Split {
   const std::string prefix_;
   const Settings settings_;
   const kit::Failure& failure_;
+  const int64_t timeout_ms_;
   const kit::Clock::time_point deadline_;
 };
 

@@ -48,7 +48,7 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::Create(Host& host,
   }
   auto mesh = std::make_unique<Mesh>();
   if (ranks.world_size > 1) {
-    ENGINE_ASSIGN_OR_RETURN(mesh, Meet(host, settings.rendezvous));
+    ENGINE_ASSIGN_OR_RETURN(mesh, Meet(host, settings.chunk_bytes));
   }
   return std::unique_ptr<ShmCommunicator>(new ShmCommunicator(host, settings, std::move(mesh)));
 }
@@ -66,7 +66,7 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
     return;
   }
   rounds_ =
-      std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.rendezvous.chunk_bytes, failure_,
+      std::make_unique<Rounds>(ranks_.rank, *mesh_, settings.chunk_bytes, failure_,
                                [this](kit::Clock::time_point now, kit::Clock::time_point moved) {
                                  return queue_->Overdue(now, moved);
                                });

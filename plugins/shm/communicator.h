@@ -18,7 +18,7 @@
 namespace engine::shm {
 
 struct ShmSettings {
-  RendezvousSettings rendezvous;
+  size_t chunk_bytes = 128 << 10;  // of a stage
   int64_t spin_us = 50;
 };
 

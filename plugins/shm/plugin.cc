@@ -11,8 +11,7 @@ namespace {
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(host, "shm", out, [&] {
     return ShmCommunicator::Create(
-        host, {.rendezvous = {.timeout_ms = options.Int("rendezvous_timeout_ms"),
-                              .chunk_bytes = static_cast<size_t>(options.Int("chunk_kb")) << 10},
+        host, {.chunk_bytes = static_cast<size_t>(options.Int("chunk_kb")) << 10,
                .spin_us = options.Int("spin_us")});
   });
 }
@@ -32,8 +31,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                        "fit into the second-level cache of a core"),
         kit::IntOption("spin_us", "50", 0, 1000000,
                        "microseconds that a thread looks for its peers before it sleeps, where "
-                       "every rank has a core; less for the thread beside compute"),
-        kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
-                       "how long the ranks wait for each other at the start")});
+                       "every rank has a core; less for the thread beside compute")});
 
 }  // namespace engine::shm

@@ -30,11 +30,11 @@ struct Hello {
 // backlog), and accepts the higher ones before it reads the answers of the lower.
 class Rendezvous {
  public:
-  Rendezvous(Host& host, const RendezvousSettings& settings)
+  Rendezvous(Host& host, size_t chunk_bytes)
       : host_(host),
-        settings_(settings),
+        chunk_bytes_(chunk_bytes),
         ranks_(host.rank_info()),
-        rendezvous_(host, settings.timeout_ms),
+        rendezvous_(host),
         connections_(static_cast<size_t>(ranks_.world_size)),
         mesh_(std::make_unique<Mesh>()) {
     mesh_->peers.resize(connections_.size());
@@ -55,7 +55,7 @@ class Rendezvous {
   }
 
  private:
-  size_t segment_bytes() const { return kControlBytes + kSlots * settings_.chunk_bytes; }
+  size_t segment_bytes() const { return kControlBytes + kSlots * chunk_bytes_; }
 
   Status MakeSegment() {
     ENGINE_ASSIGN_OR_RETURN(mesh_->own, Segment::Create(segment_bytes(), "engine-shm-rank"));
@@ -82,8 +82,7 @@ class Rendezvous {
   }
 
   Status Greet(const Socket& connection, const std::string& listener) {
-    Hello hello{
-        .rank = ranks_.rank, .world_size = ranks_.world_size, .chunk_bytes = settings_.chunk_bytes};
+    Hello hello{.rank = ranks_.rank, .world_size = ranks_.world_size, .chunk_bytes = chunk_bytes_};
     std::memcpy(hello.listener, listener.data(), listener.size());
     if (connection.Send(&hello, sizeof(hello), mesh_->own->descriptor())) return {};
     return Status::Error(StatusCode::kRendezvous, "a connection broke: %s", std::strerror(errno));
@@ -145,18 +144,18 @@ class Rendezvous {
 
   Status Add(const Hello& hello, kit::UniqueFd descriptor, Socket connection) {
     if (hello.magic != Hello().magic || hello.world_size != ranks_.world_size ||
-        hello.chunk_bytes != settings_.chunk_bytes) {
+        hello.chunk_bytes != chunk_bytes_) {
       return Status::Error(StatusCode::kRendezvous,
                            "rank %d has chunk_bytes %llu, this rank %zu: all ranks must have the "
                            "same options and the same build of shm",
                            hello.rank, static_cast<unsigned long long>(hello.chunk_bytes),
-                           settings_.chunk_bytes)
+                           chunk_bytes_)
           .WithRank(hello.rank);
     }
     auto segment = Segment::Map(std::move(descriptor), segment_bytes());
     if (!segment.ok()) return segment.status().WithContext("rank %d", hello.rank);
     mesh_->peers[static_cast<size_t>(hello.rank)] = std::make_unique<Peer>(
-        hello.rank, std::move(connection), std::move(*segment), settings_.chunk_bytes);
+        hello.rank, std::move(connection), std::move(*segment), chunk_bytes_);
     return {};
   }
 
@@ -165,11 +164,11 @@ class Rendezvous {
   Status Missing() {
     int rank = 0;
     while (rank == ranks_.rank || mesh_->peers[static_cast<size_t>(rank)]) ++rank;
-    return kit::NotAppeared({rank}, ranks_.world_size, settings_.timeout_ms);
+    return kit::NotAppeared({rank}, ranks_.world_size, ranks_.rendezvous_timeout_ms);
   }
 
   Host& host_;
-  const RendezvousSettings settings_;
+  const size_t chunk_bytes_;
   const RankInfo ranks_;
   kit::Rendezvous rendezvous_;
   std::string own_name_;
@@ -181,8 +180,8 @@ class Rendezvous {
 
 }  // namespace
 
-Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings) {
-  return Rendezvous(host, settings).Run();
+Result<std::unique_ptr<Mesh>> Meet(Host& host, size_t chunk_bytes) {
+  return Rendezvous(host, chunk_bytes).Run();
 }
 
 }  // namespace engine::shm

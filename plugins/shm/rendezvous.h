@@ -18,11 +18,6 @@
 
 namespace engine::shm {
 
-struct RendezvousSettings {
-  int64_t timeout_ms = 30000;
-  size_t chunk_bytes = 128 << 10;  // of a stage; the same on all ranks
-};
-
 struct Mesh {
   std::unique_ptr<Segment> own;
   std::vector<std::unique_ptr<Peer>> peers;  // by rank; null for this one
@@ -30,7 +25,8 @@ struct Mesh {
   Control& control() const noexcept { return *reinterpret_cast<Control*>(own->data()); }
 };
 
-// Collective. kRendezvous names ranks that do not come in time.
-Result<std::unique_ptr<Mesh>> Meet(Host& host, const RendezvousSettings& settings);
+// Collective; `chunk_bytes` are those of a stage, the same on all ranks. kRendezvous names ranks that
+// do not come in time.
+Result<std::unique_ptr<Mesh>> Meet(Host& host, size_t chunk_bytes);
 
 }  // namespace engine::shm

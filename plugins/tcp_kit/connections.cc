@@ -91,7 +91,7 @@ Result<std::unique_ptr<Connections>> Connections::Open(Host& host,
 Connections::Connections(Host& host, const NetworkSettings& settings)
     : settings_(settings),
       ranks_(host.rank_info()),
-      rendezvous_(host, settings.rendezvous_timeout_ms),
+      rendezvous_(host),
       peers_(static_cast<size_t>(ranks_.world_size)),
       stop_(eventfd(0, EFD_CLOEXEC)),
       slots_(static_cast<size_t>(ranks_.world_size * lanes())) {}
@@ -117,7 +117,7 @@ Status Connections::Run() {
 }
 
 Status Connections::StartListening(std::string* record) {
-  const bool one_host = ranks_.local_world_size == ranks_.world_size;
+  const bool one_host = ranks_.one_host != 0;
   Endpoint own;
   ENGINE_ASSIGN_OR_RETURN(kit::UniqueFd listener, Listen(settings_.interface, settings_.hostname,
                                                          one_host, settings_.plugin, &own));

@@ -29,7 +29,6 @@ struct NetworkSettings {
   std::string hostname;            // own name or address, or empty
   std::string congestion_control;  // of the kernel; empty: cubic on loopback, else the host's
   std::string key_file;            // path, or empty
-  int64_t rendezvous_timeout_ms = 30000;
 };
 
 class Connections {

@@ -23,9 +23,7 @@ inline constexpr std::array kNetworkOptions{
                       "cubic on the loopback interface where the kernel has it, else the host's"),
     kit::StringOption("key_file", "",
                       "file of at least 32 random bytes, the same on all ranks: only who has it "
-                      "can connect to a rank"),
-    kit::IntOption("rendezvous_timeout_ms", "30000", 1, 86400000,
-                   "how long the ranks wait for each other at the start")};
+                      "can connect to a rank")};
 
 // These and one more.
 constexpr auto NetworkOptionsAnd(const OptionSpec& one) {
@@ -41,8 +39,7 @@ inline NetworkSettings NetworkOf(const Options& options, const char* plugin) {
           .interface = std::string(options.String("interface")),
           .hostname = std::string(options.String("hostname")),
           .congestion_control = std::string(options.String("congestion_control")),
-          .key_file = std::string(options.String("key_file")),
-          .rendezvous_timeout_ms = options.Int("rendezvous_timeout_ms")};
+          .key_file = std::string(options.String("key_file"))};
 }
 
 }  // namespace engine::tcp

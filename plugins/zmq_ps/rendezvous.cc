@@ -46,7 +46,7 @@ Rendezvous::Rendezvous(Host& host, const CommunicatorSettings& settings)
       settings_(settings),
       ranks_(host.rank_info()),
       servers_(ServersOf(ranks_, settings.servers)),
-      deadline_(kit::DeadlineIn(settings.rendezvous_timeout_ms)) {
+      deadline_(kit::DeadlineIn(ranks_.rendezvous_timeout_ms)) {
   members_.rank = ranks_.rank + (ranks_.is_server != 0 ? ranks_.world_size : 0);
   members_.names.resize(static_cast<size_t>(ranks_.world_size + ranks_.servers));
 }
@@ -162,8 +162,8 @@ Result<kit::Values> Rendezvous::Gather(const char* topic) {
       kit::Values values,
       kit::GatherValues(host_, members_, members_.prefix + topic, deadline_, nullptr));
   const auto ranks = static_cast<size_t>(ranks_.world_size);
-  ENGINE_RETURN_IF_ERROR(kit::NotAppeared(Missing(values, 0, ranks), ranks_.world_size,
-                                          settings_.rendezvous_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(
+      kit::NotAppeared(Missing(values, 0, ranks), ranks_.world_size, ranks_.rendezvous_timeout_ms));
   const std::vector<int32_t> missing = Missing(values, ranks, values.size());
   if (missing.empty()) return values;
   const std::string list = List("server", {missing.begin(), missing.end()});
@@ -171,7 +171,7 @@ Result<kit::Values> Rendezvous::Gather(const char* topic) {
                        "%s of %d did not appear within %lld ms: check that every server "
                        "was started and runs the same plugins",
                        list.c_str(), ranks_.servers,
-                       static_cast<long long>(settings_.rendezvous_timeout_ms))
+                       static_cast<long long>(ranks_.rendezvous_timeout_ms))
       .WithRank(ServerId(missing.front()));
 }
 

@@ -20,8 +20,7 @@ struct CommunicatorSettings {
                         // their own (RankInfo::servers), which leave none to ranks
   std::string interface;
   std::string hostname;
-  bool encrypt = false;  // also on loopback
-  int64_t rendezvous_timeout_ms = 30000;
+  bool encrypt = false;         // also on loopback
   std::string update = "auto";  // the option of that name
   int32_t staleness = 1;        // kBounded
   int reduce_threads = 1;

@@ -119,12 +119,16 @@ using SingleHost = MemoryHost;  // where it is that of a world of one
 
 // One host per rank, all on one machine; `device` says which device a rank has, if any.
 inline std::vector<std::unique_ptr<MemoryHost>> MakeMemoryHosts(
-    int world_size, const std::function<Device*(int rank)>& device = {}) {
+    int world_size, const std::function<Device*(int rank)>& device = {},
+    int64_t rendezvous_timeout_ms = RankInfo().rendezvous_timeout_ms) {
   auto store = std::make_shared<MemoryStoreTable>();
   std::vector<std::unique_ptr<MemoryHost>> hosts;
   for (int rank = 0; rank < world_size; ++rank) {
-    const RankInfo ranks{
-        .rank = rank, .world_size = world_size, .local_rank = rank, .local_world_size = world_size};
+    const RankInfo ranks{.rank = rank,
+                         .world_size = world_size,
+                         .local_rank = rank,
+                         .local_world_size = world_size,
+                         .rendezvous_timeout_ms = rendezvous_timeout_ms};
     hosts.push_back(std::make_unique<MemoryHost>(ranks, store, device ? device(rank) : nullptr));
   }
   return hosts;

@@ -14,6 +14,7 @@
 
 #include "app/config/config.h"
 #include "app/data/dataset_source.h"
+#include "app/run/serve.h"
 #include "core/plugin/rank_plugins.h"
 #include "tools/simulate/compute_times.h"
 
@@ -41,6 +42,7 @@ class LocalProfiler {
                                                        base::LogSink log);
 
   const train::RunConfig& config() const { return config_.run(); }
+  const base::RankContext& context() const { return context_; }
   plugin::PluginSet& plugins() { return plugins_->set(); }
   std::vector<std::string> HookNames() const { return config_.plugins().HookNames(); }
 
@@ -54,6 +56,7 @@ class LocalProfiler {
   LocalProfiler(const config::Config& config, base::LogSink log)
       : config_(config), data_(config.run(), context_) {
     context_.log = std::move(log);
+    run::SetDeadlines(config.run().communication, context_);
   }
 
   const config::Config& config_;

@@ -6,14 +6,6 @@
 #include "engine/ext/parameter_server.h"
 
 namespace engine::simulate {
-void SimulatedHost::Log(LogLevel level, std::string_view message) noexcept {
-  if (level < LogLevel::kWarning) return;
-  try {
-    warnings_.emplace_back(message);
-  } catch (const std::bad_alloc&) {
-    // A warning less.
-  }
-}
 
 Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_t samples) {
   std::unique_ptr<StepModel> model(new StepModel(rank));
@@ -49,9 +41,11 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   const bool served = Served(servers) && world_size > 1;
   const bool sharded = !served && rank_.config().train.shard_optimizer && world_size > 1;
   StepPlan plan;
-  plan.host = std::make_unique<SimulatedHost>(
-      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers});
-  ENGINE_ASSIGN_OR_RETURN(plan.scheduler, plugin::Create<Scheduler>(choice, *plan.host));
+  plan.rank = std::make_unique<SimulatedRank>(
+      rank_.context(),
+      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers},
+      choice);
+  ENGINE_ASSIGN_OR_RETURN(plan.scheduler, plugin::Create<Scheduler>(choice, plan.rank->host));
 
   const std::vector<ParameterInfo> parameters = exec::DescribeParameters(graph_, program_);
   const bool on_accelerator = Query<Accelerator>(*rank_.plugins().device) != nullptr;

@@ -2,50 +2,38 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/exec/task_graph.h"
 #include "core/exec/wire.h"
 #include "core/graph/memory_plan.h"
-#include "engine/host.h"
+#include "core/plugin/plugin_host.h"
 #include "tools/simulate/local_profiler.h"
 
 namespace engine::simulate {
 
-// What a scheduler in a simulated run sees of it: one rank of many, no store, no device.
-class SimulatedHost final : public HostBase {
- public:
-  explicit SimulatedHost(const RankInfo& rank) : rank_(rank) {}
-  RankInfo rank_info() const noexcept override { return rank_; }
-  Device* device() const noexcept override { return nullptr; }
-  void Log(LogLevel level, std::string_view message) noexcept override;
-  void Metric(std::string_view, double) noexcept override {}
-  Status StoreSet(std::string_view, std::span<const uint8_t>) noexcept override {
-    return NoStore();
-  }
-  Status StoreGet(std::string_view, int64_t, void (*)(void*, const uint8_t*, uint64_t),
-                  void*) noexcept override {
-    return NoStore();
-  }
-  Status StoreHas(std::string_view, uint32_t*) noexcept override { return NoStore(); }
-
-  const std::vector<std::string>& warnings() const { return warnings_; }
-
- private:
-  static Status NoStore() noexcept {
-    return Status::Error(StatusCode::kUnsupported, "a simulated rank has no store");
+// What the scheduler of `choice` sees of a simulated run: one rank of many, no device.
+struct SimulatedRank {
+  SimulatedRank(base::RankContext local, const RankInfo& info, const plugin::PluginChoice& choice)
+      : context(std::move(local)), host(choice.entry.name, context, nullptr, nullptr) {
+    context.info = info;
+    context.log = [this](LogLevel level, std::string_view text) {
+      if (level >= LogLevel::kWarning) warnings.emplace_back(text);
+    };
+    host.Offer(choice);
   }
 
-  const RankInfo rank_;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> warnings;
+  base::RankContext context;
+  plugin::PluginHost host;
 };
 
-// One plan with the scheduler that made it. The scheduler goes before its host.
+// One plan with the scheduler that made it, which goes before its rank.
 struct StepPlan {
-  std::unique_ptr<SimulatedHost> host;
+  std::unique_ptr<SimulatedRank> rank;
   std::unique_ptr<Scheduler> scheduler;
   exec::TaskGraph graph;
 };

@@ -132,7 +132,7 @@ class StudyOfScheduler {
     prediction.step = 1e-9 * result.MeanStepNs();
     prediction.exposed = 1e-9 * result.MeanWaitedNs();
     AddParts(plan.graph, compute_ns, network, &prediction);
-    for (const std::string& warning : plan.host->warnings()) {
+    for (const std::string& warning : plan.rank->warnings) {
       std::vector<std::string>& all = study_.warnings;
       if (std::find(all.begin(), all.end(), warning) == all.end()) all.push_back(warning);
     }

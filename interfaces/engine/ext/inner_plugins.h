@@ -17,12 +17,14 @@ namespace engine {
 // What an inner object is made of.
 struct InnerPlugin {
   uint64_t struct_size = sizeof(InnerPlugin);
-  TextView plugin = {};  // its name; the author takes it from an option of type kPlugin
+  // Its name: the value of an option of type kPlugin of the plugin that asks. (So all plugins of a
+  // run are known, and compared between ranks, before one of them runs.)
+  TextView plugin = {};
   // Options that are set here; others have the value that the user gave in the block of that plugin,
   // else their default.
   Array<const OptionValue> options = {};
   // [a-z][a-z0-9_]*: tells apart what one plugin makes inside of another: their keys in the store are
-  // their own, and log lines say "outer/label"
+  // their own, and so are their lines in the log
   TextView label = {};
 };
 ENGINE_LAYOUT(InnerPlugin, struct_size, plugin, options, label);
@@ -33,9 +35,12 @@ ENGINE_INTERFACE(InnerPlugins, Interface, "engine.inner_plugins.draft/1", Create
                  CreateScheduler);
 class InnerPluginsBase : public Implements<InnerPlugins> {
  public:
-  // A communicator of `ranks` of the run, ascending and this one among them; empty: of all. Its ranks
-  // count from 0 in that order, and its errors name ranks of the run. Collective over these ranks. The
-  // run's abort reaches it. [setup]
+  // A communicator of `ranks`, ascending and this one among them; empty: of all. They are those of
+  // Host::rank_info() of the plugin that asks, whose groups may be divided once more. In the new one
+  // ranks count from 0 in that order, Transfer::root among them; its Host has a RankInfo as if there
+  // were no others, without servers. Errors, also of its Works, name ranks as those of the asking
+  // plugin do; those of its extensions name its own. Collective over these ranks. The run's abort
+  // reaches it. kInvalidArgument for another list. [setup]
   virtual Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                                     Communicator** out) noexcept = 0;
   // [setup]

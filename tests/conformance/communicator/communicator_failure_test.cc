@@ -1,10 +1,10 @@
 // What every communicator must do when something goes wrong between ranks that are threads.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <chrono>
 #include <latch>
 #include <thread>
+#include <utility>
 
 #include "tests/conformance/communicator/communicator_rig.h"
 
@@ -135,20 +135,10 @@ TEST_P(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {
   }
 }
 
-// Where the library lets its rendezvous deadline be set.
 TEST_P(CommunicatorFailure, CreationWithoutAllRanksFailsByItsDeadlineAndNamesTheMissing) {
-  const PluginUnderTest plugin = Must(PluginUnderTest::Load(GetParam()));
-  const auto sets_deadline = [](const OptionSpec& spec) {
-    return spec.name.view() == "rendezvous_timeout_ms";
-  };
-  const auto options = plugin.option_specs();
-  if (std::none_of(options.begin(), options.end(), sets_deadline)) {
-    GTEST_SKIP() << "no option rendezvous_timeout_ms";
-  }
   const auto start = Clock::now();
-  const auto errors = World::CreationErrors(GetParam(), 2, 3, [](int) {
-    return OptionValues::Overrides{{"rendezvous_timeout_ms", "200"}};
-  });
+  const auto errors = World::CreationErrors(
+      GetParam(), 2, 3, [](int) { return OptionValues::Overrides(); }, 200);
   for (const Status& error : errors) {
     EXPECT_TRUE(error.code() == StatusCode::kRendezvous || error.code() == StatusCode::kTimeout)
         << error.message();
@@ -226,7 +216,7 @@ TEST_P(CommunicatorOrder, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorFailure);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorOrder);
-const auto kLibraries = ::testing::ValuesIn(PluginPaths({CONNECTING_COMMUNICATORS}));
+const auto kLibraries = ::testing::ValuesIn(PluginPaths({FAILING_COMMUNICATORS}));
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorFailure, kLibraries, kNameOfLibrary);
 INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorOrder, kLibraries, kNameOfLibrary);
 

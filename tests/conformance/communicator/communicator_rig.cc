@@ -29,15 +29,17 @@ void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-World::World(const std::string& path, int world_size, const OptionValues::Overrides& options)
-    : World(world_size) {
+World::World(const std::string& path, int world_size, const OptionValues::Overrides& options,
+             int64_t rendezvous_timeout_ms)
+    : World(world_size, rendezvous_timeout_ms) {
   const std::vector<Status> errors = CreateRanks(path, world_size, [&](int) { return options; });
   for (const Status& error : errors) Must(error);
 }
 
 std::vector<Status> World::CreationErrors(const std::string& path, int present, int world_size,
-                                          const OptionsOfRank& options) {
-  return World(world_size).CreateRanks(path, present, options);
+                                          const OptionsOfRank& options,
+                                          int64_t rendezvous_timeout_ms) {
+  return World(world_size, rendezvous_timeout_ms).CreateRanks(path, present, options);
 }
 
 std::vector<Status> World::CreateRanks(const std::string& path, int present,
@@ -197,9 +199,12 @@ pid_t RankProcess::Start() const {
 }
 
 int RankProcess::Run() const {
-  bench::FolderHost host(
-      {.rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size}, folder,
-      DeviceOfRank(rank));
+  bench::FolderHost host({.rank = rank,
+                          .world_size = size,
+                          .local_rank = rank,
+                          .local_world_size = size,
+                          .rendezvous_timeout_ms = rendezvous_timeout_ms},
+                         folder, DeviceOfRank(rank));
   const auto plugin = PluginUnderTest::Load(path);
   if (!plugin.ok()) return static_cast<int>(plugin.status().code());
   const auto created = plugin->Create<Communicator>(host, options);

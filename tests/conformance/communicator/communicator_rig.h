@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -30,11 +31,13 @@ using OptionsOfRank = std::function<OptionValues::Overrides(int rank)>;
 class World {
  public:
   explicit World(const std::string& path, int world_size,
-                 const OptionValues::Overrides& options = {});
+                 const OptionValues::Overrides& options = {},
+                 int64_t rendezvous_timeout_ms = RankInfo().rendezvous_timeout_ms);
 
   // What the first `present` ranks are told when their communicators are created.
-  static std::vector<Status> CreationErrors(const std::string& path, int present, int world_size,
-                                            const OptionsOfRank& options);
+  static std::vector<Status> CreationErrors(
+      const std::string& path, int present, int world_size, const OptionsOfRank& options,
+      int64_t rendezvous_timeout_ms = RankInfo().rendezvous_timeout_ms);
 
   int size() const { return static_cast<int>(hosts_.size()); }
   Communicator& rank(int rank) { return *communicators_[static_cast<size_t>(rank)]; }
@@ -44,12 +47,16 @@ class World {
   bool moves_data() { return size() == 1 || rank(0).traits().no_op == 0; }
 
  private:
-  explicit World(int world_size)
-      : hosts_(MakeMemoryHosts(world_size, DeviceOfRank)), communicators_(hosts_.size()) {}
+  World(int world_size, int64_t rendezvous_timeout_ms)
+      : hosts_(MakeMemoryHosts(world_size, DeviceOfRank, rendezvous_timeout_ms)),
+        communicators_(hosts_.size()) {
+    for (const auto& host : hosts_) host->inner_plugins = &inner_.emplace_back(*host);
+  }
   std::vector<Status> CreateRanks(const std::string& path, int present,
                                   const OptionsOfRank& options);
 
   std::vector<std::unique_ptr<MemoryHost>> hosts_;
+  std::deque<TestInnerPlugins> inner_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
@@ -117,6 +124,7 @@ struct RankProcess {
   int blames = 1;  // whom a failure has to name
   OptionValues::Overrides options;
   int64_t timeout_ms = 20000;
+  int64_t rendezvous_timeout_ms = RankInfo().rendezvous_timeout_ms;
   int signal = 0;  // that it sends itself with transfers under way
 
   pid_t Start() const;

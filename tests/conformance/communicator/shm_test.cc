@@ -104,10 +104,12 @@ TEST(Shm, RanksOnOtherHostsAndServersAreRefused) {
 }
 
 TEST(Shm, RanksWithDifferentStagesDoNotMeet) {
-  const auto errors = World::CreationErrors(kLibrary, 2, 2, [](int rank) {
-    return OptionValues::Overrides{{"chunk_kb", rank == 0 ? "64" : "128"},
-                                   {"rendezvous_timeout_ms", "5000"}};
-  });
+  const auto errors = World::CreationErrors(
+      kLibrary, 2, 2,
+      [](int rank) {
+        return OptionValues::Overrides{{"chunk_kb", rank == 0 ? "64" : "128"}};
+      },
+      5000);
   for (int rank = 0; rank < 2; ++rank) {
     const Status& error = errors[static_cast<size_t>(rank)];
     EXPECT_EQ(error.code(), StatusCode::kRendezvous) << error.message();
@@ -120,7 +122,7 @@ RankProcess RankOf(const engine::testing::TempFolder& folder, int rank) {
           .folder = folder.path(),
           .rank = rank,
           .blames = 1 - rank,
-          .options = {{"rendezvous_timeout_ms", "1500"}}};
+          .rendezvous_timeout_ms = 1500};
 }
 
 std::set<std::string> FilesIn(const char* folder) {

@@ -38,11 +38,10 @@ TEST(NcclCreation, WithoutAUsableLibraryOrConfigurationIsOneSentence) {
 TEST(NcclCreation, ThatNeverEndsIsGivenUpAtTheDeadline) {
   const Fault fault("init");
   const auto plugin = Must(PluginUnderTest::Load(kNcclPlugin));
-  const auto hosts = MakeMemoryHosts(2);
+  const auto hosts = MakeMemoryHosts(2, {}, 200);
   const auto start = Clock::now();
   RunRanks(2, [&](int rank) {
-    const auto created = plugin.Create<Communicator>(*hosts[static_cast<size_t>(rank)],
-                                                     {{"rendezvous_timeout_ms", "200"}});
+    const auto created = plugin.Create<Communicator>(*hosts[static_cast<size_t>(rank)]);
     ASSERT_FALSE(created.ok());
     EXPECT_EQ(created.status().code(), StatusCode::kRendezvous);
     EXPECT_THAT(created.status().message(),

@@ -103,6 +103,11 @@ void OnRanks(int ranks, const OptionValues::Overrides& options, const Body& body
   RunRanks(ranks, [&](int rank) { body(world, rank); });
 }
 template <typename Body>
+void OnRanks(int ranks, int64_t rendezvous_timeout_ms, const Body& body) {
+  World world(kNcclPlugin, ranks, {}, rendezvous_timeout_ms);
+  RunRanks(ranks, [&](int rank) { body(world, rank); });
+}
+template <typename Body>
 void OnRanks(int ranks, const Body& body) {
   OnRanks(ranks, {}, body);
 }

@@ -88,8 +88,9 @@ TEST_F(NcclRun, WithBatchNormOverAllRanksTrainsAsTheCpuDoes) {
   ExpectSame({"-n", "2"}, 3);
   EXPECT_EQ(Losses("gpu.pbtxt", {"-n", "2"}), Losses("gpu.pbtxt", Bare({"-n", "2"})));
 
-  const Outcome outcome = Run("gpu.pbtxt", {"-n", "2", "--set", "nccl.rendezvous_timeout_ms=3000"},
-                              {{"FAKE_NCCL_FAULT", "split"}});
+  const Outcome outcome =
+      Run("gpu.pbtxt", {"-n", "2", "--set", "communication.rendezvous_timeout_ms=3000"},
+          {{"FAKE_NCCL_FAULT", "split"}});
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("for ops that see all ranks"), HasSubstr("NCCL did not connect")));

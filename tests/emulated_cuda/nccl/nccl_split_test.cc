@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using Child = std::unique_ptr<Communicator>;
 
-constexpr char kDeadlineMs[] = "1000";
+constexpr int64_t kDeadlineMs = 1000;
 
 SubGroups* GroupsOf(Communicator& communicator) {
   return Query<SubGroups>(communicator);
@@ -51,7 +51,7 @@ void ExpectSum(Communicator& communicator, float own, float sum) {
 }
 
 TEST(NcclSplit, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
-  OnRanks(4, {{"rendezvous_timeout_ms", kDeadlineMs}}, [&](World& world, int rank) {
+  OnRanks(4, kDeadlineMs, [&](World& world, int rank) {
     // Colours 0 and 5; in the second the keys turn the order round.
     const bool even = rank % 2 == 0;
     const Child child = MustSplit(world.rank(rank), even ? 0 : 5, even ? 7 : -rank);
@@ -196,7 +196,7 @@ TEST(NcclSplit, ErrorsOfAChildNameRanksOfTheRun) {
 TEST(NcclSplit, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   for (const int missing : {0, 1}) {
     const Promptly promptly;
-    OnRanks(3, {{"rendezvous_timeout_ms", kDeadlineMs}}, [&](World& world, int rank) {
+    OnRanks(3, kDeadlineMs, [&](World& world, int rank) {
       if (rank == missing) return;
       const Status status = ErrorOfSplit(world.rank(rank));
       EXPECT_EQ(status.code(), StatusCode::kRendezvous) << status.message();

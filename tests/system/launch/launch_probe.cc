@@ -89,7 +89,8 @@ Status AwaitEnd(base::RankContext& context, const std::string& key) {
 
 // One rank dies `deaths` times, and rank 0 has said that the run survives that.
 Status Lossy(base::RankContext& context, const Scenario& scenario) {
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, "probe", "the same", kForeverMs));
+  context.info.rendezvous_timeout_ms = kForeverMs;
+  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, "probe", "the same"));
   const int rank = context.info.rank, incarnation = context.info.incarnation;
   if (rank == 0) {
     context.AllowLosses();

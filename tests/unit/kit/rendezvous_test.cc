@@ -11,14 +11,13 @@ namespace {
 
 // What rank `rank` gets when those in `present` meet.
 std::vector<Result<std::vector<std::string>>> Meet(
-    const std::vector<std::unique_ptr<test::MemoryHost>>& hosts, const std::vector<int>& present,
-    int64_t timeout_ms) {
+    const std::vector<std::unique_ptr<test::MemoryHost>>& hosts, const std::vector<int>& present) {
   std::vector<Result<std::vector<std::string>>> results(hosts.size(), Status());
   std::vector<std::thread> threads;
   for (const int rank : present) {
     threads.emplace_back([&, rank] {
       const auto i = static_cast<size_t>(rank);
-      Rendezvous rendezvous(*hosts[i], timeout_ms);
+      Rendezvous rendezvous(*hosts[i]);
       const Status begun = rendezvous.Begin();
       EXPECT_TRUE(begun.ok()) << begun.message();
       results[i] = rendezvous.Exchange("value " + std::to_string(rank));
@@ -31,7 +30,7 @@ std::vector<Result<std::vector<std::string>>> Meet(
 TEST(Rendezvous, AllGetTheValuesOfAllAgainAndAgain) {
   const auto hosts = test::MakeMemoryHosts(3);
   for (int communicator = 0; communicator < 2; ++communicator) {
-    for (const auto& result : Meet(hosts, {0, 1, 2}, 5000)) {
+    for (const auto& result : Meet(hosts, {0, 1, 2})) {
       ASSERT_TRUE(result.ok()) << result.status().message();
       EXPECT_EQ(*result, (std::vector<std::string>{"value 0", "value 1", "value 2"}));
     }
@@ -42,12 +41,12 @@ TEST(Rendezvous, AsksTheStoreFewTimes) {
   const auto hosts = test::MakeMemoryHosts(20);
   std::vector<int> all(20);
   std::iota(all.begin(), all.end(), 0);
-  ASSERT_TRUE(Meet(hosts, all, 5000)[7].ok());
+  ASSERT_TRUE(Meet(hosts, all)[7].ok());
   EXPECT_LE(hosts[7]->TakeAsked(), 2);
 }
 
 TEST(Rendezvous, EveryRankNamesTheMissingOnes) {
-  const auto results = Meet(test::MakeMemoryHosts(4), {0, 3}, 200);
+  const auto results = Meet(test::MakeMemoryHosts(4, {}, 200), {0, 3});
   for (const int rank : {0, 3}) {
     const Status& status = results[static_cast<size_t>(rank)].status();
     EXPECT_EQ(status.code(), StatusCode::kRendezvous);
@@ -59,7 +58,7 @@ TEST(Rendezvous, EveryRankNamesTheMissingOnes) {
 }
 
 TEST(Rendezvous, TheFirstRankIsNamedWhenOnlyItIsMissing) {
-  const Status status = Meet(test::MakeMemoryHosts(3), {1, 2}, 100)[2].status();
+  const Status status = Meet(test::MakeMemoryHosts(3, {}, 100), {1, 2})[2].status();
   EXPECT_EQ(status.rank(), 0);
   EXPECT_STREQ(status.message(),
                "rank 0 of 3 did not appear within 100 ms: check that every rank was started and "

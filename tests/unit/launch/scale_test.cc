@@ -32,14 +32,15 @@ Status StartUp(const RankInfo& info, SocketRank& rank, int64_t* open) {
   ENGINE_RETURN_IF_ERROR(rank.Join());
   const std::atomic<int> stop{0};
   base::RankContext context{info, rank.client, rank.abort, stop};
+  context.info.rendezvous_timeout_ms = kLongMs;
   for (int i = 0; i < kComparisons; ++i) {
     const std::string what = "digest " + std::to_string(i);
-    ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, what, "0123456789abcdef", kLongMs));
+    ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, what, "0123456789abcdef"));
   }
   plugin::PluginHost host("scale", context, nullptr, nullptr);
   const std::string own(kAddressBytes, static_cast<char>('a' + info.rank % 26));
   for (const std::string& value : {own, std::string()}) {  // an address book; a barrier
-    kit::Rendezvous rendezvous(host, kLongMs);
+    kit::Rendezvous rendezvous(host);
     if (info.rank == 0) *open = OpenDescriptors();
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> all, rendezvous.Exchange(value));

@@ -118,8 +118,8 @@ TEST(Comments, StandWhereTheCodeIs) {
 
 // Names of plugins that are words of their own in any text about training.
 bool IsOrdinary(const std::string& name) {
-  static const std::set<std::string> words = {"null",      "text",   "tokens", "net",
-                                              "synthetic", "images", "table"};
+  static const std::set<std::string> words = {"null",   "text",      "tokens", "net",
+                                              "record", "synthetic", "images", "table"};
   return words.contains(name);
 }
 

@@ -35,10 +35,10 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
   uint32_t exists = 1;
   ASSERT_TRUE(b.StoreHas("k", &exists).ok());
   EXPECT_FALSE(exists);
-  EXPECT_TRUE(*rank_.store.Has("plugin/a/k"));
+  EXPECT_TRUE(*rank_.store.Has("plugin/a:k"));
   Status status = b.StoreGetString("k", 1, &read);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
-  EXPECT_THAT(status.message(), testing::HasSubstr("plugin/b/k"));
+  EXPECT_THAT(status.message(), testing::HasSubstr("plugin/b:k"));
 }
 
 TEST_F(PluginHostTest, AnAbortIsAPeerError) {

@@ -70,7 +70,7 @@ TEST(Options, WordsInCapitalsAreWrittenBare) {
 
 TEST(Options, AnOpHasToBeNamed) {
   OptionSpec spec{.name = "activation", .type = OptionType::kOp};
-  EXPECT_THAT(Refusal(spec), HasSubstr("must have an op as its default"));
+  EXPECT_THAT(Refusal(spec), HasSubstr("must have a name as its default"));
   spec.default_value = "relu";
   EXPECT_TRUE(CheckOptionSpecs({spec}, {}).ok());
   EXPECT_EQ(Options(Views({*ParseOptionValue(spec, "gelu")})).String("activation"), "gelu");

@@ -19,8 +19,8 @@ launch::LaunchOutcome RunThreads(const RankInfo& info,
 TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
   for (int world_size : {1, 3}) {
     const auto outcome = RunThreads({.world_size = world_size}, [](base::RankContext& context) {
-      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0", 10000));
-      return CheckSameOnAllRanks(context, "model", "", 10000);
+      ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(context, "plugins", "tcp 1.0"));
+      return CheckSameOnAllRanks(context, "model", "");
     });
     EXPECT_THAT(outcome.status, IsOk());
   }
@@ -33,8 +33,7 @@ TEST(CheckSameOnAllRanks, EveryOddRankIsNamedAndNobodyWaitsForIt) {
     // The odd ones come last, one after the other.
     if (odd) (void)context.store.Get("2 is done", 10000);
     if (rank == 3) (void)context.store.Get("1 is done", 10000);
-    const Status status =
-        CheckSameOnAllRanks(context, "plugins", odd ? "tcp 2.0" : "tcp 1.0", 10000);
+    const Status status = CheckSameOnAllRanks(context, "plugins", odd ? "tcp 2.0" : "tcp 1.0");
     EXPECT_EQ(status.ok(), !odd);
     if (odd) {
       const std::string name = "rank " + std::to_string(rank);
@@ -52,7 +51,8 @@ TEST(CheckSameOnAllRanks, EveryOddRankIsNamedAndNobodyWaitsForIt) {
 
 TEST(CheckSameOnAllRanks, RankZeroIsNamedWhenItDoesNotCome) {
   const auto outcome = RunThreads({.world_size = 2}, [](base::RankContext& context) {
-    return context.info.rank == 0 ? Status() : CheckSameOnAllRanks(context, "plugins", "x", 20);
+    context.info.rendezvous_timeout_ms = 20;
+    return context.info.rank == 0 ? Status() : CheckSameOnAllRanks(context, "plugins", "x");
   });
   EXPECT_THAT(outcome.status,
               FailsWith(StatusCode::kTimeout, testing::HasSubstr("the comparison of 'plugins'")));
@@ -66,7 +66,7 @@ TEST(CheckSameOnAllRanks, ALateRankComparesWithWhatWasSaid) {
     const char* const lines = first ? "a 1\nb 2\nc 3\n" : "a 1\nb 3\nc 4\n";
     if (!first) ENGINE_RETURN_IF_ERROR(context.store.Get("agree/lines", 10000).status());
     context.info.incarnation = first ? 0 : 1;
-    const Status status = CheckSameOnAllRanks(context, "lines", lines, 10000);
+    const Status status = CheckSameOnAllRanks(context, "lines", lines);
     if (first) return status;
     EXPECT_THAT(status, FailsWith(StatusCode::kConfig,
                                   testing::HasSubstr("rank 1 has 'b 3' and rank 0 has 'b 2';")));
@@ -78,7 +78,7 @@ TEST(CheckSameOnAllRanks, ALateRankComparesWithWhatWasSaid) {
 TEST(CheckSameOnAllRanks, AServerIsNamed) {
   const auto outcome = RunThreads({.servers = 2}, [](base::RankContext& context) {
     const bool odd = context.info.is_server != 0 && context.info.rank == 1;
-    return CheckSameOnAllRanks(context, "plugins", odd ? "b" : "a", 10000);
+    return CheckSameOnAllRanks(context, "plugins", odd ? "b" : "a");
   });
   EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 78);

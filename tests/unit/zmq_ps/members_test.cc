@@ -16,8 +16,7 @@ constexpr int64_t kCount = 300000;
 
 class Members : public ::testing::Test {
  protected:
-  void Start(int ranks, int servers, CommunicatorSettings settings = {}) {
-    settings.rendezvous_timeout_ms = 20000;
+  void Start(int ranks, int servers, const CommunicatorSettings& settings = {}) {
     for (int i = 0; i < ranks + servers; ++i) {
       const bool is_server = i >= ranks;
       hosts_.push_back(
@@ -110,8 +109,7 @@ TEST_F(Members, AddUpOnlyWhereWorkersUpdate) {
 
 // Its key is another one, and the servers have not seen it.
 TEST_F(Members, AdmitTheKeyOfANewProcess) {
-  const CommunicatorSettings settings{
-      .encrypt = true, .rendezvous_timeout_ms = 20000, .update = "async"};
+  const CommunicatorSettings settings{.encrypt = true, .update = "async"};
   Start(2, 1, settings);
   RunWorkers(2, [&](uint32_t rank) { ASSERT_TRUE(Register(rank).ok()); });
   ASSERT_TRUE(ClientOf(1)->BeginStep({.step = 1, .weight = 1}).ok());
@@ -134,23 +132,25 @@ TEST_F(Members, AdmitTheKeyOfANewProcess) {
 }
 
 TEST_F(Members, LeaveNoServerToRanks) {
-  test::MemoryHost host(RankInfo{.world_size = 1, .servers = 1}, store_);
-  const auto created =
-      ZmqPsCommunicator::Create(host, {.servers = 1, .rendezvous_timeout_ms = 100});
+  test::MemoryHost host(RankInfo{.world_size = 1, .servers = 1, .rendezvous_timeout_ms = 100},
+                        store_);
+  const auto created = ZmqPsCommunicator::Create(host, {.servers = 1});
   ASSERT_FALSE(created.ok());
   EXPECT_EQ(created.status().code(), StatusCode::kConfig);
   EXPECT_THAT(created.status().message(), ::testing::HasSubstr("leave it out"));
 }
 
 TEST_F(Members, WhoDoesNotAppearIsNamed) {
-  test::MemoryHost rank(RankInfo{.world_size = 1, .servers = 2}, store_);
-  const auto alone = ZmqPsCommunicator::Create(rank, {.rendezvous_timeout_ms = 100});
+  test::MemoryHost rank(RankInfo{.world_size = 1, .servers = 2, .rendezvous_timeout_ms = 100},
+                        store_);
+  const auto alone = ZmqPsCommunicator::Create(rank, {});
   ASSERT_FALSE(alone.ok());
   EXPECT_EQ(ServerOfId(alone.status().rank()), 0) << alone.status().message();
   EXPECT_THAT(alone.status().message(), ::testing::HasSubstr("servers 0 and 1 of 2"));
   auto store = std::make_shared<test::MemoryStoreTable>();
-  test::MemoryHost server(RankInfo{.world_size = 2, .servers = 1, .is_server = 1}, store);
-  const auto member = ServerMember::Create(server, {.rendezvous_timeout_ms = 100});
+  test::MemoryHost server(
+      RankInfo{.world_size = 2, .servers = 1, .is_server = 1, .rendezvous_timeout_ms = 100}, store);
+  const auto member = ServerMember::Create(server, {});
   ASSERT_FALSE(member.ok());
   EXPECT_EQ(member.status().rank(), 0) << member.status().message();
   EXPECT_THAT(member.status().message(), ::testing::HasSubstr("ranks 0, 1 of 2"));
