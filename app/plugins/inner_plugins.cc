@@ -53,7 +53,7 @@ class GroupWork final : public kit::OuterWork {
 };
 
 // Hears of the end of the run, until its owner deletes it.
-class InnerCommunicator final : public Communicator {
+class InnerCommunicator final : public CommunicatorBase {
  public:
   InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<const Group> group,
                     base::AbortSignal& abort)
@@ -110,7 +110,7 @@ std::string HostName(const RankInfo& rank) {
   return kernel + std::filesystem::read_symlink("/proc/self/ns/net", error).string();
 }
 
-class Inner final : public InnerPlugins {
+class Inner final : public InnerPluginsBase {
  public:
   Inner(const PluginChoice& outer, plugin::PluginHost& host)
       : outer_(outer), host_(host), rank_(host.rank()) {}
@@ -178,7 +178,7 @@ class Inner final : public InnerPlugins {
     for (const int32_t rank : ranks) {
       std::string other;
       const Status got =
-          host_.StoreGetString(key + std::to_string(rank), all.rendezvous_timeout_ms, &other);
+          StoreGetString(host_, key + std::to_string(rank), all.rendezvous_timeout_ms, &other);
       if (got.code() == StatusCode::kTimeout) {
         return kit::NotAppeared({rank}, all.world_size, all.rendezvous_timeout_ms);
       }

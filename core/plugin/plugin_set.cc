@@ -17,7 +17,7 @@ std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {
   return views;
 }
 
-std::vector<OwnedOption> Own(std::span<const OptionValue> values) {
+std::vector<OwnedOption> Own(Array<const OptionValue> values) {
   std::vector<OwnedOption> owned;
   for (const OptionValue& value : values) {
     owned.push_back({.name = std::string(value.name),

@@ -28,7 +28,7 @@ class PluginHost;
 struct PluginEntry {
   // Loads the library, unless that was done. kPlugin names the file and what is wrong. [any-thread]
   Result<CreateFunction> (*load)(const PluginEntry& entry) = nullptr;
-  // What `host`, of an object of `outer`, answers to Query(kInnerPluginsId). Borrows all.
+  // What `host`, of an object of `outer`, answers to Query(InnerPlugins::kId). Borrows all.
   std::shared_ptr<InnerPlugins> (*make_inner)(const PluginChoice& outer,
                                               PluginHost& host) = nullptr;
   std::string path;  // absolute
@@ -56,7 +56,7 @@ struct OwnedOption {
 // Borrowed views of `owned`, for a call across the boundary.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned);
 // With storage of their own; but for layers, which only a file can give.
-std::vector<OwnedOption> Own(std::span<const OptionValue> values);
+std::vector<OwnedOption> Own(Array<const OptionValue> values);
 
 // Makes the op `name` with `attributes` (those not given have their defaults). kConfig names the op
 // or attribute that is unknown.

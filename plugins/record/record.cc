@@ -59,7 +59,7 @@ class RecordedWork final : public kit::OuterWork {
   int64_t start_ns_ = 0, submitted_ns_ = 0;
 };
 
-class RecordCommunicator final : public Communicator {
+class RecordCommunicator final : public CommunicatorBase {
  public:
   RecordCommunicator(File file, Communicator* inner) : file_(std::move(file)), inner_(inner) {}
 
@@ -93,8 +93,8 @@ Result<std::string> FileOf(Host& host, std::string file) {
   return file;
 }
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
-  auto* const plugins = static_cast<InnerPlugins*>(host.Query(kInnerPluginsId));
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
+  auto* const plugins = Query<InnerPlugins>(host);
   if (plugins == nullptr) {
     return Status::Error(StatusCode::kUnsupported, "this engine makes no inner communicator");
   }

@@ -1,4 +1,4 @@
-// What Host::Query(kInnerPluginsId) makes, for ranks that are threads.
+// What Host::Query(InnerPlugins::kId) makes, for ranks that are threads.
 #include "app/plugins/inner_plugins.h"
 
 #include <gmock/gmock.h>
@@ -60,7 +60,7 @@ struct OneRank {
     work->Release();
     return status;
   }
-  InnerPlugins& inner() { return *static_cast<InnerPlugins*>(host.Query(kInnerPluginsId)); }
+  InnerPlugins& inner() { return *Query<InnerPlugins>(host); }
 
   base::AbortSignal abort;
   test::MemoryStore store;

@@ -13,10 +13,10 @@
 namespace engine::hier_comm {
 namespace {
 
-class HierComm final : public Communicator {
+class HierComm final : public CommunicatorBase {
  public:
   Status Make(Host& host, const Options& options) {
-    auto* const plugins = static_cast<InnerPlugins*>(host.Query(kInnerPluginsId));
+    auto* const plugins = Query<InnerPlugins>(host);
     const RankInfo all = host.rank_info();
     const auto size = static_cast<int32_t>(options.Int("group"));
     std::vector<int32_t> inside(static_cast<size_t>(size)), between;
@@ -54,7 +54,7 @@ class HierComm final : public Communicator {
   std::unique_ptr<Communicator> whole_, inside_, between_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   auto made = std::make_unique<HierComm>();
   ENGINE_RETURN_IF_ERROR(made->Make(host, options));
   *out = made.release();

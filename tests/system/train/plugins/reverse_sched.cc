@@ -10,10 +10,10 @@
 namespace engine::reverse_sched {
 namespace {
 
-class ReverseSink final : public PlanSink {
+class ReverseSink final : public PlanSinkBase {
  public:
   explicit ReverseSink(PlanSink& sink) : sink_(sink) {}
-  void AddBucket(std::span<const BucketSpan> spans, int32_t priority,
+  void AddBucket(Array<const BucketSpan> spans, int32_t priority,
                  BucketStages stages) noexcept override {
     sink_.AddBucket(spans, 1000 - priority, stages);
   }
@@ -22,7 +22,7 @@ class ReverseSink final : public PlanSink {
   PlanSink& sink_;
 };
 
-class ReverseScheduler final : public Scheduler {
+class ReverseScheduler final : public SchedulerBase {
  public:
   explicit ReverseScheduler(Scheduler* inner) : inner_(inner) {}
   SchedulerTraits traits() const noexcept override { return inner_->traits(); }
@@ -30,7 +30,7 @@ class ReverseScheduler final : public Scheduler {
     ReverseSink reverse(sink);
     return inner_->Plan(model, reverse);
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override { return inner_->Begin(tasks); }
+  Status Begin(Array<const TaskInfo> tasks) noexcept override { return inner_->Begin(tasks); }
   void On(const SchedulerEvent& event) noexcept override { inner_->On(event); }
   Action Next(Lane lane) noexcept override { return inner_->Next(lane); }
 
@@ -38,12 +38,12 @@ class ReverseScheduler final : public Scheduler {
   const std::unique_ptr<Scheduler> inner_;
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const OptionValue slices = options.Find("slice_bytes", OptionType::kInt);
   const size_t given = slices.integer < 0 ? 0 : 1;
   Scheduler* inner = nullptr;
   ENGINE_RETURN_IF_ERROR(
-      static_cast<InnerPlugins*>(host.Query(kInnerPluginsId))
+      Query<InnerPlugins>(host)
           ->CreateScheduler(
               {.plugin = options.String("inner"), .options = {&slices, given}, .label = "inner"},
               &inner));
