@@ -14,7 +14,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <iterator>
 #include <span>
 #include <string_view>
@@ -22,6 +25,7 @@
 
 #include "app/launch/exit_code.h"
 #include "app/launch/limits.h"
+#include "app/launch/log.h"
 
 namespace engine::cli {
 namespace {
@@ -32,6 +36,9 @@ constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constinit std::atomic<int> report_fd{2};
 constinit std::atomic<pid_t> reporter{0};  // the first thread that crashed; it writes the line
 constinit std::atomic<int> first_signal{0};
+
+// What std::terminate was called for, or "".
+constinit char exception_text[500] = {};
 
 // Writing the line may wait for a lock or a reader.
 constexpr unsigned kReportSeconds = 5;
@@ -141,6 +148,7 @@ int Report(int number, uintptr_t address, uintptr_t fault) {
     return launch::ExitCode(StatusCode::kMissingInput);
   }
   AppendPlugin(fault, line << "engine: crashed with SIG" << sigabbrev_np(number));
+  line << exception_text;
   const int missing = MissingResource();
   if (missing != 0) line << " for want of a resource";
   for (const launch::Limit& limit : launch::kLimits) {
@@ -180,6 +188,19 @@ void OnCrash(int number, siginfo_t* info, void* context) {
   End(number);
 }
 
+// In place of lines of the C++ library, for the one line of the crash.
+[[noreturn]] void OnTerminate() {
+  try {
+    if (std::current_exception()) std::rethrow_exception(std::current_exception());
+  } catch (const std::exception& error) {
+    std::snprintf(exception_text, sizeof(exception_text), ": an exception that nobody catches: %s",
+                  launch::PrintableLine(error.what()).c_str());
+  } catch (...) {
+    std::strcpy(exception_text, ": an exception that nobody catches");
+  }
+  std::abort();
+}
+
 }  // namespace
 
 Status InstallCrashHandler(int fd) {
@@ -190,6 +211,7 @@ Status InstallCrashHandler(int fd) {
                          std::strerror(errno));
   }
   report_fd.store(fd);
+  std::set_terminate(OnTerminate);
   // The first call loads the unwinder, which a signal handler must not do.
   void* frame[1];
   backtrace(frame, 1);

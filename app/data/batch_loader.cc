@@ -8,6 +8,7 @@
 #include <cinttypes>
 #include <condition_variable>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "app/data/permutation.h"
+#include "core/plugin/plugin_set.h"
 
 namespace engine::data {
 namespace {
@@ -34,26 +36,32 @@ class Buffer {
  public:
   Buffer() = default;
   ~Buffer() { ::operator delete(data_, kAlignment); }
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), end_(other.end_) {}
   Buffer& operator=(Buffer&&) = delete;
 
   Status Allocate(int64_t count, const Shape& shape, DType dtype) {
     int64_t size_bytes = static_cast<int64_t>(SizeOf(dtype));
     if (!__builtin_mul_overflow(size_bytes, shape.Count(), &size_bytes) &&
         !__builtin_mul_overflow(size_bytes, count, &size_bytes)) {
-      data_ = ::operator new(static_cast<size_t>(size_bytes), kAlignment, std::nothrow);
+      data_ = ::operator new(static_cast<size_t>(size_bytes) + sizeof(kGuard), kAlignment,
+                             std::nothrow);
     }
-    if (data_) return {};
+    end_ = static_cast<std::byte*>(data_) + size_bytes;
+    if (data_) return std::memcpy(end_, &kGuard, sizeof(kGuard)), Status();
     return Status::Error(StatusCode::kResourceExhausted,
                          "no memory for a batch of %" PRId64 " samples; lower the batch size",
                          count);
   }
 
   void* data() const { return data_; }
+  // Whether somebody has written behind the end.
+  bool IsOverrun() const { return std::memcmp(end_, &kGuard, sizeof(kGuard)) != 0; }
 
  private:
   static constexpr std::align_val_t kAlignment{64};
+  static constexpr uint64_t kGuard = 0xa5a5a5a5a5a5a5a5;
   void* data_ = nullptr;
+  void* end_ = nullptr;
 };
 
 // The samples of one batch: a buffer per tensor, inputs first and then targets.
@@ -187,12 +195,16 @@ class PrefetchingLoader final : public train::BatchStream {
         rows_[t] =
             static_cast<std::byte*>(slot->tensors[t].data()) + done * SampleBytes(tensors_[t]);
       }
-      ENGINE_RETURN_IF_ERROR(
+      const Status filled =
           dataset_.Fill({.split = request_.split,
                          .epoch = batch.epoch,
                          .indices = std::span(indices).first(static_cast<size_t>(count)),
-                         .tensors = rows_}));
-      for (size_t t = 0; t < tensors_.size(); ++t) ENGINE_RETURN_IF_ERROR(CheckClasses(t, count));
+                         .tensors = rows_});
+      ENGINE_RETURN_IF_ERROR(plugin::Answer(filled).WithContext("%s", options_.plugin.c_str()));
+      for (size_t t = 0; t < tensors_.size(); ++t) {
+        ENGINE_RETURN_IF_ERROR(CheckClasses(t, count));
+        if (slot->tensors[t].IsOverrun()) return Overrun(t);
+      }
       done += count;
     }
     return {};
@@ -212,6 +224,13 @@ class PrefetchingLoader final : public train::BatchStream {
                          "%s: %d in '%s', which has %" PRId64
                          " classes; this is an error of its plugin",
                          name_.c_str(), *bad, std::string(tensor.name).c_str(), tensor.classes);
+  }
+
+  Status Overrun(size_t t) const {
+    return Status::Error(StatusCode::kPlugin,
+                         "%s: Fill has written behind the memory of '%s'; this is an error of its "
+                         "plugin",
+                         name_.c_str(), std::string(tensors_[t].name).c_str());
   }
 
   // Constant after construction; the memory of a slot belongs to the producer or, when taken, to

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "core/base/call_watch.h"
 #include "core/train/batch_source.h"
@@ -13,8 +14,9 @@ namespace engine::data {
 struct LoaderOptions {
   uint64_t seed = 1;
   bool shuffle = true;
-  int32_t prefetch = 2;        // batches made ahead of the one in use; 0 .. 1024
-  int64_t timeout_ms = 60000;  // for a batch to be made, once it is asked for
+  int32_t prefetch = 2;              // batches made ahead of the one in use; 0 .. 1024
+  std::string plugin = "a dataset";  // for messages: "plugin 'x'"
+  int64_t timeout_ms = 60000;        // for a batch to be made, once it is asked for
   base::CallWatch* watch =
       nullptr;  // or null, and the call that is open while a batch is waited for
   const base::CallWatch::Call* fill = nullptr;

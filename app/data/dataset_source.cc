@@ -12,19 +12,16 @@ namespace engine::data {
 namespace {
 
 Status CheckTensor(const std::string& dataset, const SampleTensor& tensor) {
-  auto size_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-  bool fits = size_bytes > 0 && tensor.classes >= 0 && tensor.shape.ndim >= 0 &&
-              tensor.shape.ndim < kMaxDims;
-  for (int32_t i = 0; fits && i < tensor.shape.ndim; ++i) {
-    const int64_t extent = tensor.shape[i];
-    fits = extent > 0 && !__builtin_mul_overflow(size_bytes, extent, &size_bytes);
+  const bool fits = plugin::CanBe(tensor.shape, tensor.dtype) && tensor.shape.ndim < kMaxDims &&
+                    plugin::IsKnown(tensor.content, TensorContent::kBytes);
+  if (fits && (tensor.classes == 0 || (tensor.classes > 0 && tensor.dtype == DType::kInt32))) {
+    return {};
   }
-  fits = fits && (tensor.classes == 0 || tensor.dtype == DType::kInt32);
-  if (fits) return {};
-  return Status::Error(StatusCode::kPlugin,
-                       "%s: the tensor '%s' has a shape, a type or classes that cannot be; this is "
-                       "an error of its plugin",
-                       dataset.c_str(), std::string(tensor.name).c_str());
+  return Status::Error(
+      StatusCode::kPlugin,
+      "%s: the tensor '%s' has a shape, a type, content or classes that cannot be; this is "
+      "an error of its plugin",
+      dataset.c_str(), std::string(tensor.name).c_str());
 }
 
 // A digest is compared, and kept in checkpoints, as a text.
@@ -71,7 +68,8 @@ Status DatasetSource::Open() {
   ENGINE_RETURN_IF_ERROR(Make());
   {
     const base::OpenCall open(watch_, config_.plugins.dataset.entry.Title(), "Open");
-    ENGINE_RETURN_IF_ERROR(dataset_->Open(config_.seed));
+    ENGINE_RETURN_IF_ERROR(plugin::Answer(dataset_->Open(config_.seed))
+                               .WithContext("%s", config_.plugins.dataset.entry.Title().c_str()));
   }
   ENGINE_RETURN_IF_ERROR(CheckInfo(info()));
   if (config_.data.crop_padding == 0 && !config_.data.flip) return {};
@@ -87,6 +85,7 @@ Result<std::unique_ptr<train::BatchStream>> DatasetSource::Batches(
                      {.seed = config_.seed,
                       .shuffle = request.split == Split::kTrain && config_.data.shuffle,
                       .prefetch = config_.data.prefetch,
+                      .plugin = config_.plugins.dataset.entry.Title(),
                       .timeout_ms = base::kCallTimeouts * config_.communication.timeout_ms,
                       .watch = watch_,
                       .fill = fill_});

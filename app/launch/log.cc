@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <memory>
 
 #include "app/launch/deadlines.h"
@@ -33,12 +35,11 @@ class ErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
                                                    spdlog::level::warn, spdlog::level::err};
-  return kLevels[static_cast<int32_t>(level)];
+  return kLevels[std::min<size_t>(static_cast<uint32_t>(level), std::size(kLevels) - 1)];
 }
 
-}  // namespace
-
-std::string Printable(std::string_view text) {
+// Control bytes but those in `kept` as \x1b.
+std::string Escape(std::string_view text, std::string_view kept) {
   std::string printable;
   const auto hide = [&](unsigned char byte) { printable += fmt::format("\\x{:02x}", byte); };
   for (size_t i = 0; i < text.size(); ++i) {
@@ -49,13 +50,24 @@ std::string Printable(std::string_view text) {
       hide(byte);
       hide(next);
       ++i;
-    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+    } else if ((byte < 0x20 && kept.find(text[i]) == kept.npos) || byte == 0x7f) {
       hide(byte);
     } else {
       printable += text[i];
     }
   }
   return printable;
+}
+
+}  // namespace
+
+std::string Printable(std::string_view text) {
+  return Escape(text, "\n\t");
+}
+
+std::string PrintableLine(std::string_view text) {
+  if (text.size() <= kMaxLineBytes) return Escape(text, "\t");
+  return Escape(text.substr(0, kMaxLineBytes), "\t") + "...";
 }
 
 // A pipe is opened once more: its flags would be those of all who share it.
@@ -98,7 +110,7 @@ base::LogSink MemberLog(const RankInfo& info, LogLevel level) {
   logger->set_pattern("%H:%M:%S.%e %L " + (alone ? "" : "[" + name + "] ") + "%v");
   logger->set_level(ToSpdlog(level));
   return [logger](LogLevel of_line, std::string_view text) {
-    logger->log(ToSpdlog(of_line), spdlog::string_view_t(Printable(text)));
+    logger->log(ToSpdlog(of_line), spdlog::string_view_t(PrintableLine(text)));
   };
 }
 

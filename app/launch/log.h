@@ -13,6 +13,9 @@ namespace engine::launch {
 // `text` for a terminal, which must not obey what came from files and peers: control bytes but tab
 // and newline are written as \x1b.
 std::string Printable(std::string_view text);
+// The same, and newlines too; what is longer than kMaxLineBytes is cut.
+std::string PrintableLine(std::string_view text);
+inline constexpr size_t kMaxLineBytes = 2000;
 
 // A reader that has stopped reading holds nothing up: where it leaves no room, a line waits for it
 // for kUnreadMs and is then dropped, as are those after it until there is room. The next one says how

@@ -18,6 +18,7 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
 #include "app/launch/limits.h"
+#include "app/launch/log.h"
 #include "core/base/call_watch.h"
 
 namespace engine::launch {
@@ -88,7 +89,7 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
     client_ = std::move(client);
   }
   Status status = client_->Join(deadline);
-  if (status.ok()) status = client_->Explain(WithLimits(Work(body)));
+  if (status.ok()) status = Told(Work(body));
   worked_ = true;
   // Before the report, which else would end the run as a failure of this member.
   if (status.code() == StatusCode::kInterrupted && stop_requested() != 0) {
@@ -98,18 +99,28 @@ Status RankProcess::Run(kit::UniqueFd socket, const StoreClient::Identity& ident
   return status;
 }
 
+// It may come from a plugin: so it is one line of some length, and blames a member of the run. A
+// contract that was broken is no mistake in the use of the command.
+Status RankProcess::Told(const Status& end) const {
+  const Status known = client_->Explain(WithLimits(end));
+  if (known.ok()) return known;
+  const bool is_broken = known.code() == StatusCode::kInvalidArgument;
+  return Status::Error(is_broken ? StatusCode::kPlugin : known.code(), "%s",
+                       PrintableLine(known.message()).c_str())
+      .WithRank(client_->shape().Has(known.rank()) ? known.rank() : base::kNobody);
+}
+
 Status RankProcess::Work(const RankBody& body) {
   const RunShape shape = client_->shape();
   info_.world_size = shape.world_size;
   info_.servers = shape.servers;
   info_.one_host = shape.one_host ? 1 : 0;
-  base::RankContext context{
-      .info = info_,
-      .store = *client_,
-      .abort = abort_,
-      .stop_requested = stop_requested_,
-      .allow_losses = [this] { client_->AllowLosses(); },
-      .report = [this](const Status& why) { client_->Report(client_->Explain(WithLimits(why))); }};
+  base::RankContext context{.info = info_,
+                            .store = *client_,
+                            .abort = abort_,
+                            .stop_requested = stop_requested_,
+                            .allow_losses = [this] { client_->AllowLosses(); },
+                            .report = [this](const Status& why) { client_->Report(Told(why)); }};
   base::CallWatch watch(abort_, kTransferTimeoutMs, base::kCallLookMs, [&](const Status& overdue) {
     {
       const std::lock_guard lock(mutex_);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace engine::model {
@@ -31,14 +33,67 @@ Status BrokenContract(const char* what) {
 }
 
 bool CanBe(const ParameterSpec& wanted) {
-  int64_t count = 1;
-  bool fits = wanted.shape.ndim >= 0 && wanted.shape.ndim <= kMaxDims;
-  for (int32_t i = 0; fits && i < wanted.shape.ndim; ++i) {
-    fits = wanted.shape[i] > 0 && !__builtin_mul_overflow(count, wanted.shape[i], &count) &&
-           count < int64_t{1} << 60;
-  }
   const bool rounded = wanted.dtype == DType::kBFloat16 && wanted.trained != 0;
-  return fits && (rounded || wanted.dtype == DType::kFloat32) && std::isfinite(wanted.scale);
+  return plugin::CanBe(wanted.shape, DType::kFloat32) && std::isfinite(wanted.scale) &&
+         plugin::IsKnown(wanted.initializer, Initializer::kUniform) &&
+         (rounded || wanted.dtype == DType::kFloat32);
+}
+
+// The size of what lies in memory for a value of the graph, or of an op's signature.
+int64_t BytesOf(const TensorSpec& spec) {
+  return spec.shape.Count() * static_cast<int64_t>(SizeOf(spec.dtype));
+}
+
+// What an op says that cannot be, or "". All of it is used for sizes and as indices later, and its
+// counts for arrays of the SDK.
+const char* Mistake(const OpSignature& op, std::vector<TensorSpec> inputs, int64_t max_samples) {
+  const auto count = static_cast<int64_t>(inputs.size());
+  if (op.output_count < 1 || op.output_count > kMaxOpOutputs)
+    return "an impossible number of outputs";
+  if (op.parameter_count < 0 || count + op.parameter_count > kMaxOpInputs) {
+    return "an impossible number of parameters";
+  }
+  std::set<std::string_view> names;
+  for (const ParameterSpec& wanted : std::span(op.parameters).first(op.parameter_count)) {
+    const bool is_new = names.insert(wanted.name.view()).second;
+    if (!is_new || !plugin::CanBeCalled(wanted.name.view()))
+      return "an impossible name of a parameter";
+    if (!CanBe(wanted)) return "an impossible parameter";
+    inputs.push_back({wanted.shape, wanted.dtype});
+  }
+  for (const TensorSpec& output : std::span(op.outputs).first(op.output_count)) {
+    const bool fits = plugin::CanBe(output.shape, output.dtype);
+    const bool is_cut =
+        output.batched != 0 && (output.shape.ndim < 1 || output.shape[0] % max_samples != 0);
+    if (!fits || is_cut) return "an impossible output";
+  }
+  const auto all = static_cast<int32_t>(inputs.size());
+  const int32_t view = op.output_is_view_of;
+  if (view < -1 || view >= count || op.in_place_of < -1 || op.in_place_of >= all ||
+      (view >= 0 && BytesOf(inputs[view]) != BytesOf(op.outputs[0]))) {
+    return "an impossible input to share memory with";
+  }
+  const uint32_t masks = op.differentiable_inputs | op.accumulates | op.passes_gradient |
+                         op.equal_gradients | op.gradient_in_place;
+  if (masks >> all != 0) return "inputs that it does not have";
+  const bool fits = op.saved_bytes >= 0 && op.workspace_bytes >= 0;
+  if (!fits || std::max(op.saved_bytes, op.workspace_bytes) > plugin::kMaxBytes) {
+    return "an impossible amount of memory";
+  }
+  return "";
+}
+
+const graph::Parameter* FindParameter(const Graph& graph, const std::string& name) {
+  const auto found = std::ranges::find(graph.parameters, name, &graph::Parameter::name);
+  return found == graph.parameters.end() ? nullptr : &*found;
+}
+
+Status Twice(const std::string& parameter) {
+  return Status::Error(StatusCode::kConfig, "two parameters are called '%s'", parameter.c_str());
+}
+
+Status BadName(const std::string& name) {
+  return BrokenContract(("calls something '" + name + "', which is no name").c_str());
 }
 
 std::string ShapeText(const Shape& shape) {
@@ -103,22 +158,20 @@ Status GraphBuilder::Parameter(std::string_view name, const ParameterSpec* wante
     return Keep(
         BrokenContract(("wants a parameter '" + std::string(name) + "' that cannot be").c_str()));
   }
-  const auto found =
-      std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
-                   [name](const graph::Parameter& parameter) { return parameter.name == name; });
-  const bool exists = found != graph_.parameters.end();
-  if (exists == (wanted != nullptr)) {
-    return Keep(
-        Status::Error(StatusCode::kConfig,
-                      exists ? "two parameters are called '%s'" : "the model has no parameter '%s'",
-                      std::string(name).c_str()));
+  if (!plugin::CanBeCalled(name)) return Keep(BadName(std::string(name)));
+  const std::string own(name);
+  const graph::Parameter* const found = FindParameter(graph_, own);
+  if (found != nullptr && wanted != nullptr) return Keep(Twice(own));
+  if (found == nullptr && wanted == nullptr) {
+    return Keep(Status::Error(StatusCode::kConfig, "the model has no parameter '%s'", own.c_str()));
   }
-  *out = exists ? found->value : AddParameter(std::string(name), *wanted, {});
+  *out = found != nullptr ? found->value : AddParameter(own, *wanted, {});
   return {};
 }
 
 Status GraphBuilder::Output(std::string_view name, ModelValue value) noexcept {
   if (!IsUsable(value)) return Keep(BrokenContract("has an output that is not there"));
+  if (!plugin::CanBeCalled(name)) return Keep(BadName(std::string(name)));
   graph_.outputs.push_back({std::string(name), value});
   return status_;
 }
@@ -199,21 +252,16 @@ Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
   const OpSignature& signature = node->signature;
   if (request_.plugins != nullptr) node->plugin = PluginOfOp(request_.plugins->ops, node->op_name);
   const base::OpenCall open(request_.watch, node->plugin, "Infer of '" + node->op_name + "'");
-  Status inferred = node->op->Infer(specs, &node->signature);
-  if (!inferred.ok()) {
-    return inferred.WithContext("layer '%s' (%s, fed with %s)", node->name.c_str(),
-                                node->op_name.c_str(), shapes.c_str());
+  Status inferred = plugin::Answer(node->op->Infer(specs, &node->signature));
+  const char* const mistake = inferred.ok() ? Mistake(signature, specs, request_.max_samples) : "";
+  if (*mistake != '\0') {
+    inferred = Status::Error(StatusCode::kPlugin, "it states %s", mistake);
   }
-  if (signature.output_count < 1 || signature.output_count > kMaxOpOutputs ||
-      signature.parameter_count < 0 ||
-      static_cast<int64_t>(specs.size()) + signature.parameter_count > kMaxOpInputs) {
-    return Status::Error(StatusCode::kPlugin, "op '%s' states %d outputs and %d parameters",
-                         node->op_name.c_str(), signature.output_count, signature.parameter_count);
-  }
-  return {};
+  return inferred.WithContext("%s: layer '%s' (%s, fed with %s)", node->plugin.c_str(),
+                              node->name.c_str(), node->op_name.c_str(), shapes.c_str());
 }
 
-// What can fail comes before the graph changes, but for the count of outputs, which ends the build.
+// What can fail comes before the graph changes, but for what ends the build.
 Status GraphBuilder::AddNode(const LayerSpec& layer, std::span<const ModelValue> inputs,
                              std::span<ModelValue> outputs) {
   Node node{.name = std::string(layer.name),
@@ -227,6 +275,7 @@ Status GraphBuilder::AddNode(const LayerSpec& layer, std::span<const ModelValue>
         node.op_name +
         std::to_string(std::count_if(graph_.nodes.begin(), graph_.nodes.end(), same_op) + 1);
   }
+  if (!plugin::CanBeCalled(node.name)) return BadName(node.name);
   if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), same_name)) {
     return Status::Error(StatusCode::kConfig, "two layers are called '%s'; give one another name",
                          node.name.c_str());
@@ -235,8 +284,9 @@ Status GraphBuilder::AddNode(const LayerSpec& layer, std::span<const ModelValue>
   const OpSignature& signature = node.signature;
   for (int32_t i = 0; i < signature.parameter_count; ++i) {
     const ParameterSpec& wanted = signature.parameters[i];
-    node.inputs.push_back(
-        AddParameter(node.name + "." + std::string(wanted.name.view()), wanted, layer));
+    const std::string own = node.name + "." + std::string(wanted.name.view());
+    if (FindParameter(graph_, own) != nullptr) return Twice(own);
+    node.inputs.push_back(AddParameter(own, wanted, layer));
   }
   for (int32_t i = 0; i < signature.output_count; ++i) {
     node.outputs.push_back(
@@ -298,7 +348,10 @@ Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
     return Status::Error(StatusCode::kPlugin, "the dataset has samples without any input");
   }
   GraphBuilder builder(request, factory);
-  ENGINE_RETURN_IF_ERROR(model.Build(builder));
+  const Status built = plugin::Answer(model.Build(builder));
+  // The builder knows better what is wrong than who hands on what it has said.
+  ENGINE_RETURN_IF_ERROR(builder.status());
+  ENGINE_RETURN_IF_ERROR(built);
   return builder.Finish();
 }
 

@@ -39,7 +39,8 @@ class GraphBuilder final : public ModelBuilderBase {
   Status Output(std::string_view name, ModelValue value) noexcept override;
   Status Loss(ModelValue value) noexcept override;
 
-  // Hands the graph over, or the first error.
+  const Status& status() const { return status_; }  // the first error
+  // Hands the graph over, or that.
   Result<graph::Graph> Finish();
 
  private:
@@ -58,7 +59,7 @@ class GraphBuilder final : public ModelBuilderBase {
   const plugin::OpFactory factory_;
   graph::Graph graph_;
   std::vector<graph::ValueId> losses_;
-  Status status_;  // the first error
+  Status status_;
 };
 
 // The graph that `model` builds of the ops that `factory` makes. kConfig when the model does not fit

@@ -41,11 +41,7 @@ Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContex
     const base::OpenCall open(rank.watch, choice.entry.Title(), "its destructor");
     model.reset();
   }
-  if (!graph.ok()) {
-    const bool is_its_own = graph.status().code() == StatusCode::kPlugin;
-    return is_its_own ? graph.status().WithContext("model '%s'", choice.entry.name.c_str())
-                      : graph.status();
-  }
+  if (!graph.ok()) return graph.status().WithContext("model '%s'", choice.entry.name.c_str());
   ENGINE_RETURN_IF_ERROR(ScaleParameters(config.train.groups, &*graph));
   return graph;
 }

@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "app/launch/agree.h"
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "core/plugin/rank_plugins.h"
-#include "core/train/agree.h"
 #include "engine/ext/parameter_server.h"
 
 namespace engine::run {
@@ -61,7 +61,7 @@ void SetDeadlines(const train::CommunicationOptions& options, base::RankContext&
 }
 
 Status DescribeRunToServers(const config::Config& config, base::RankContext& rank) {
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, kPlugins, config.plugins().versions));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, kPlugins, config.plugins().versions));
   return rank.store.Set(kConfigKey, config.Print(false));
 }
 
@@ -77,7 +77,7 @@ Result<config::Config> ConfigOfRun(base::RankContext& server,
 
 Status ServeParameters(const config::Config& config, base::RankContext& server) {
   SetDeadlines(config.run().communication, server);
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(server, kPlugins, config.plugins().versions));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(server, kPlugins, config.plugins().versions));
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<plugin::RankPlugins> plugins,
                           plugin::RankPlugins::Create(config.plugins(), server));
   Communicator& communicator = *plugins->set().communicator;
@@ -89,7 +89,8 @@ Status ServeParameters(const config::Config& config, base::RankContext& server) 
                          config.plugins().communicator.entry.name.c_str());
   }
   RanksLeftWatch watch(server, communicator);
-  Status status = parameters->Serve(*plugins->set().optimizer);
+  Status status = plugin::Answer(parameters->Serve(*plugins->set().optimizer))
+                      .WithContext("%s", config.plugins().communicator.entry.Title().c_str());
   if (watch.Stop() && !server.abort.raised()) return {};
   // Without the launcher's word the ranks may as well be out of reach.
   if (status.ok()) {

@@ -10,16 +10,17 @@
 #include "app/checkpoint/retention.h"
 #include "app/checkpoint/spill_file.h"
 #include "app/data/dataset_source.h"
+#include "app/launch/agree.h"
 #include "app/launch/deadlines.h"
 #include "app/model/model_graph.h"
 #include "app/plugins/roles.h"
+#include "app/run/answers.h"
 #include "app/run/checkpoint_wait.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
-#include "core/train/agree.h"
 
 namespace engine::run {
 namespace {
@@ -49,7 +50,7 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
     return PublishedRunStart(rank.store, config.communication.rendezvous_timeout_ms);
   }
   ENGINE_RETURN_IF_ERROR(
-      train::CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest));
+      launch::CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest));
   const checkpoint::CheckpointInfo run = InfoOf(config, rank.info, now);
   ENGINE_ASSIGN_OR_RETURN(const train::RunStart start,
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
@@ -68,9 +69,10 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
 Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConfig& config,
                                  base::RankContext& rank, const DatasetInfo& data,
                                  exec::Executor& executor, const train::RunState& now) {
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(rank, "what plugins keep in checkpoints",
-                                                    checkpoint::DescribeRankStates(executor),
-                                                    config.communication.rendezvous_timeout_ms));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(
+      rank, "before the first step",
+      AnswersOfPlugins(config, data, executor) + checkpoint::DescribeRankStates(executor),
+      StatusCode::kPlugin));
   train::RunRange range;
   if (!resume.empty()) {
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
@@ -81,6 +83,9 @@ Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConf
       .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
       .global_batch = now.global_batch};
   ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  // From here on a rank that does not come to a transfer is late. What came before takes as long as it
+  // takes: plugins are set up, and files read.
+  ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
   return range;
 }
 
@@ -151,14 +156,20 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
   SetDeadlines(run.communication, rank);
+  // A rank that runs something else than rank 0 would compute something else or hang: what decides what
+  // is computed is compared before it is used.
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   train::BatchSource* const source = dataset.get();
   train::TrainerParts parts{
       .data = std::move(dataset),
-      .build_graph =
-          [&](const DatasetInfo& data, int64_t samples, const plugin::OpFactory& ops) {
-            return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
-          },
+      .build_graph = [&](const DatasetInfo& data, int64_t samples,
+                                     const plugin::OpFactory& ops) -> Result<graph::Graph> {
+        ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "training data",
+                                                           std::string(data.digest)));
+        return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
+      },
       .begin =
           [&, resume, source](exec::Executor& executor, const train::RunState& now) {
             return BeginRun(resume, run, rank, source->info(), executor, now);

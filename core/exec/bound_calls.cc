@@ -43,11 +43,7 @@ Status BoundCalls::Bind(const plugin::OpFactory& factory, base::CallWatch* watch
     } else {
       BindNode(instruction, &bound);
     }
-    if (watch != nullptr) {
-      const bool adds = instruction.kind == graph::InstructionKind::kAdd;
-      bound.watched = watch->Describe(
-          adds ? "op 'accumulate'" : memory_.graph_.nodes[instruction.node].plugin, bound.name);
-    }
+    if (watch != nullptr) bound.watched = watch->Describe(bound.plugin, bound.name);
     bound.call.inputs = bound.inputs;
     bound.call.outputs = bound.outputs;
     bound.call.output_grads = bound.output_grads;
@@ -74,6 +70,7 @@ Status BoundCalls::BindAdd(const plugin::OpFactory& factory, const graph::Instru
   AddView(&bound->inputs, ViewOfGradient(instruction.source), of);
   AddView(&bound->outputs, ViewOfGradient(instruction.target), of);
   bound->op = op.get();
+  bound->plugin = "op 'accumulate'";
   bound->name = "sum of the gradients of '" + memory_.graph_.values[of].name + "'";
   add_ops_.push_back(std::move(op));
   return {};
@@ -112,6 +109,7 @@ void BoundCalls::BindNode(const graph::Instruction& instruction, Bound* bound) {
   bound->call.node = static_cast<uint64_t>(instruction.node);
   bound->asks_for_replicas = node.signature.uses_replicas != 0;
   bound->op = node.op.get();
+  bound->plugin = node.plugin;
   bound->name = std::string(backward ? "backward" : "forward") + " of '" + node.name + "' (" +
                 node.op_name + ")";
 }
@@ -157,7 +155,8 @@ Status BoundCalls::Run(int32_t instruction, const CallContext& context) {
       memory_.program_.instructions[instruction].kind == graph::InstructionKind::kBackward;
   const base::OpenCall open(watch_, base::CallWatch::kCompute, bound.watched);
   Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
-  return status.ok() ? status : status.WithContext("%s", bound.name.c_str());
+  if (status.ok()) return status;
+  return plugin::Answer(status).WithContext("%s: %s", bound.plugin.c_str(), bound.name.c_str());
 }
 
 }  // namespace engine::exec

@@ -46,7 +46,7 @@ class BoundCalls {
     uint32_t parameter_grads = 0;    // inputs whose gradient is that of a parameter
     uint32_t gradient_in_place = 0;  // OpCall's, while training
     bool asks_for_replicas = false;
-    std::string name;  // for messages: "forward of 'fc1' (linear)"
+    std::string plugin, name;  // for messages: "plugin 'x'", "forward of 'fc1' (linear)"
     const base::CallWatch::Call* watched = nullptr;
   };
   // Views whose leading dimension is a multiple of the number of samples.

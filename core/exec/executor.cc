@@ -13,6 +13,8 @@
 
 namespace engine::exec {
 
+using plugin::IsKnown;
+
 const graph::Node* FirstThatGathers(const graph::Graph& graph) {
   const auto found = std::ranges::find_if(
       graph.nodes, [](const graph::Node& node) { return node.signature.uses_replicas != 0; });
@@ -47,7 +49,8 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
     const auto parameters = static_cast<uint32_t>(memory_->layout().parameters.size());
     const std::string name = "hook '" + options_.hook_names[i] + "'";
     const base::OpenCall open(plugins_.watch, name, "Setup");
-    ENGINE_RETURN_IF_ERROR(plugins_.hooks[i]->Setup(parameters).WithContext("%s", name.c_str()));
+    ENGINE_RETURN_IF_ERROR(
+        plugin::Answer(plugins_.hooks[i]->Setup(parameters)).WithContext("%s", name.c_str()));
   }
   ENGINE_RETURN_IF_ERROR(MakeTasks());
   ENGINE_RETURN_IF_ERROR(MakeReplicas());
@@ -60,20 +63,21 @@ Status Executor::Plan(graph::Graph graph, const plugin::OpFactory& factory) {
 Result<UpdateGate> Executor::CheckTraits() const {
   const auto check = [](bool known, const char* kind, const std::string& name) {
     return known ? Status()
-                 : BadAnswer(kind, name, "itself in a way that this engine does not know");
+                 : plugin::BadAnswer(kind, name, "itself in a way that this engine does not know");
   };
-  ENGINE_RETURN_IF_ERROR(check(plugins_.scheduler->traits().order <= TransferOrder::kLeader,
+  ENGINE_RETURN_IF_ERROR(check(IsKnown(plugins_.scheduler->traits().order, TransferOrder::kLeader),
                                "scheduler", options_.scheduler_name));
   const OptimizerTraits& optimizer = updates_->optimizer();
   ENGINE_RETURN_IF_ERROR(
-      check(optimizer.gate <= UpdateGate::kGlobal, "optimizer", options_.optimizer_name));
+      check(IsKnown(optimizer.gate, UpdateGate::kGlobal), "optimizer", options_.optimizer_name));
   ENGINE_RETURN_IF_ERROR(CheckStates("optimizer", options_.optimizer_name, optimizer.state_names,
                                      optimizer.state_count));
   UpdateGate gate = optimizer.gate;
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookTraits hook = plugins_.hooks[i]->traits();
-    ENGINE_RETURN_IF_ERROR(check(hook.stage <= HookStage::kWire && hook.scope <= HookScope::kSpan,
-                                 "hook", options_.hook_names[i]));
+    ENGINE_RETURN_IF_ERROR(
+        check(IsKnown(hook.stage, HookStage::kWire) && IsKnown(hook.scope, HookScope::kSpan),
+              "hook", options_.hook_names[i]));
     if (hook.scope != HookScope::kGlobal) continue;
     gate = UpdateGate::kGlobal;
     if (hook.stage != HookStage::kLocal) continue;
@@ -145,13 +149,15 @@ Status Executor::MakeTasks() {
   const CommunicatorTraits traits = plugins_.communicator->traits();
   for (const Task& task : tasks_.tasks) {
     if (task.info.kind != TaskKind::kTransfer) continue;
-    if ((traits.kinds & Bit(task.info.transfer)) != 0) continue;
-    return Status::Error(StatusCode::kConfig,
-                         "scheduler '%s'%s needs %s, which communicator '%s' cannot do: choose "
-                         "another of the two",
-                         options_.scheduler_name.c_str(),
-                         options_.shard_optimizer ? " with train.shard_optimizer" : "",
-                         Name(task.info.transfer), options_.communicator_name.c_str());
+    const bool moves_floats = (traits.dtypes & Bit(DType::kFloat32)) != 0;
+    if (moves_floats && (traits.kinds & Bit(task.info.transfer)) != 0) continue;
+    return Status::Error(
+        StatusCode::kConfig,
+        "scheduler '%s'%s needs %s of float32, which communicator '%s' cannot do: choose "
+        "another of the two",
+        options_.scheduler_name.c_str(),
+        options_.shard_optimizer ? " with train.shard_optimizer" : "", Name(task.info.transfer),
+        options_.communicator_name.c_str());
   }
   return {};
 }
@@ -210,7 +216,8 @@ Status Executor::MakeStep() {
   }
   const std::string name = "scheduler '" + options_.scheduler_name + "'";
   const base::OpenCall open(plugins_.watch, name, "Begin");
-  ENGINE_RETURN_IF_ERROR(plugins_.scheduler->Begin(tasks_.infos).WithContext("%s", name.c_str()));
+  ENGINE_RETURN_IF_ERROR(
+      plugin::Answer(plugins_.scheduler->Begin(tasks_.infos)).WithContext("%s", name.c_str()));
   runner_ = std::make_unique<StepRunner>(*step_, store_);
   blocking_ = std::make_unique<BlockingTransfers>(submitter_, *runner_, options_);
   return {};

@@ -24,7 +24,9 @@ constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
 }  // namespace
 
 HostStep::HostStep(const StepParts& parts)
-    : parts_(parts), gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)) {
+    : parts_(parts),
+      gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
+      observed_counts_(parts.plugins.hooks.size()) {
   base::CallWatch* const watch = parts.plugins.watch;
   for (const std::string& hook : parts.options.hook_names) {
     begins_.push_back(watch ? watch->Describe("hook '" + hook + "'", "BeginStep") : nullptr);
@@ -157,7 +159,8 @@ Status HostStep::BeginBackward() {
   tail_ = input_;
   for (size_t i = 0; i < parts_.plugins.hooks.size(); ++i) {
     const base::OpenCall open(parts_.plugins.watch, base::CallWatch::kCompute, begins_[i]);
-    ENGINE_RETURN_IF_ERROR(parts_.plugins.hooks[i]->BeginStep(input_.step));
+    ENGINE_RETURN_IF_ERROR(plugin::Answer(parts_.plugins.hooks[i]->BeginStep(input_.step))
+                               .WithContext("hook '%s'", parts_.options.hook_names[i].c_str()));
   }
   return parts_.updates.BeginBackward(input_, own_count_);
 }
@@ -186,8 +189,8 @@ Status HostStep::RunHook(const Task& task) {
         .count = span.count,
         .scale = ScaleAt(task.tail ? task.first_scale + i : gradient_scale_.size()),
         .stream = stream};
-    const Status status =
-        task.hook_work == HookWork::kObserve ? hook.Observe(view) : hook.Apply(view);
+    const Status status = plugin::Answer(task.hook_work == HookWork::kObserve ? hook.Observe(view)
+                                                                              : hook.Apply(view));
     if (!status.ok()) return status.WithContext("hook '%s' on '%s'", name, parameter.name.c_str());
     if (local_scale_ == 1) continue;
     return Status::Error(StatusCode::kPlugin,
@@ -197,10 +200,15 @@ Status HostStep::RunHook(const Task& task) {
   const bool sums = task.hook_work == HookWork::kObserve && parts_.updates.in_parts();
   if (!sums) return {};
   observed_ = hook.Observed();
-  if (observed_.data() != nullptr && observed_.size() <= kMaxObserved) return {};
-  return Status::Error(StatusCode::kPlugin,
-                       "hook '%s' has observed %zu numbers where 1 to %zu can be summed up", name,
-                       observed_.size(), kMaxObserved);
+  size_t& usual = observed_counts_[task.hook];
+  if (usual == 0) usual = observed_.size();
+  const bool fits = observed_.size() == usual && usual > 0 && usual <= kMaxObserved;
+  if (fits && observed_.data() != nullptr) return {};
+  return Status::Error(
+      StatusCode::kPlugin,
+      "hook '%s' has observed %zu numbers where 1 to %zu can be summed up, as many "
+      "in every step",
+      name, observed_.size(), kMaxObserved);
 }
 
 // The step and the rate are those of the backward pass before: the next step may have begun.
@@ -224,11 +232,11 @@ Status HostStep::RunUpdate(const Task& task) {
                     .stream = StreamOf(task)};
     for (int32_t s = 0; s < states.count(); ++s) call.states[s] = states.At(s, span.bucket, offset);
     call.value_bf16 = memory.copy_at(offset);
-    const Status status = Update(call, parameter, scale);
+    const Status status = plugin::Answer(Update(call, parameter, scale));
     if (status.ok()) continue;
     return status.WithContext("optimizer '%s' on '%s'", name.c_str(), parameter.name.c_str());
   }
-  return EndUpdates().WithContext("optimizer '%s'", name.c_str());
+  return plugin::Answer(EndUpdates()).WithContext("optimizer '%s'", name.c_str());
 }
 
 }  // namespace engine::exec

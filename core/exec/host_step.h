@@ -106,8 +106,9 @@ class HostStep {
   std::vector<const base::CallWatch::Call*> begins_;  // of hooks
   CallContext call_context_;                          // of the micro-batch at hand
   bool backward_begun_ = false;
-  StepInput tail_;             // of the updates at hand
-  std::span<float> observed_;  // sums of the hook that has observed last
+  StepInput tail_;                       // of the updates at hand
+  std::span<float> observed_;            // sums of the hook that has observed last
+  std::vector<size_t> observed_counts_;  // of each hook; 0: not known yet
   float local_scale_ = 1;
   float own_count_ = 0;  // of targets of this rank
   // Whether ranks or micro-batches add to the statistics.

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/plugin/plugin_set.h"
+
 namespace engine::exec {
 namespace {
 
@@ -38,6 +40,7 @@ class LayoutSink final : public PlanSinkBase {
     int64_t& end = layout_.trainable_count;
     const int64_t offset = end;
     if (spans.empty()) Reject("an empty bucket");
+    if (!plugin::IsKnown(stages, BucketStages::kReduceScatterAllGather)) Reject("unknown stages");
     for (const BucketSpan& span : spans) {
       if (!problem_.ok() || !Accept(span, spans.size() == 1)) return;
       if (span.offset == 0) {
@@ -178,7 +181,7 @@ Result<FlatLayout> MakeLayout(const graph::Graph& graph, const ModelInfo& model,
   ModelInfo numbered = model;
   numbered.parameters = parameters;
   LayoutSink sink(numbered, &layout);
-  Status planned = scheduler.Plan(numbered, sink);
+  Status planned = plugin::Answer(scheduler.Plan(numbered, sink));
   if (planned.ok()) planned = sink.Finish();
   ENGINE_RETURN_IF_ERROR(planned.WithContext("scheduler '%s'", scheduler_name.c_str()));
   const auto is_rounded = [&](const BucketSpan& span) { return span.parameter < rounded; };

@@ -85,7 +85,7 @@ bool StepLoop::FollowTransfer(uint32_t task) {
 }
 
 Status StepLoop::Check(const Action& action, Lane lane) const {
-  const bool known = action.task < graph_.tasks.size();
+  const bool known = action.kind == ActionKind::kRun && action.task < graph_.tasks.size();
   if (known && phase_[action.task] == Phase::kReady &&
       graph_.tasks[action.task].info.lane == lane) {
     return {};

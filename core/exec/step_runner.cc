@@ -48,6 +48,15 @@ void EndGathers(const StepParts& parts, const Status& reason) {
   if (parts.gathers != nullptr) parts.gathers->communicator().Abort(reason);
 }
 
+// A transfer that met another: an order that is static on one rank is not on the other.
+Status Named(const StepParts& parts, const Task& task, const Status& failure) {
+  const Status named = failure.WithContext("%s", task.name.c_str());
+  if (named.code() != StatusCode::kInvalidArgument) return named;
+  return Status::Error(StatusCode::kPlugin, "scheduler '%s': %s",
+                       parts.options.scheduler_name.c_str(), named.message())
+      .WithRank(named.rank());
+}
+
 StepCalls DescribeStep(const StepParts& parts) {
   StepCalls calls;
   const ExecutorOptions& options = parts.options;
@@ -297,13 +306,7 @@ void StepRunner::TakeCompletions() {
     ended_.erase(ended_.begin());
     free_.push_back(slot);
     const Task& task = parts_.tasks.tasks[span.task];
-    if (!status.ok()) status = status.WithContext("%s", task.name.c_str());
-    if (status.code() == StatusCode::kInvalidArgument) {
-      // It met another one: an order that is static on one rank is not on the other.
-      status = Status::Error(StatusCode::kPlugin, "scheduler '%s': %s",
-                             parts_.options.scheduler_name.c_str(), status.message())
-                   .WithRank(status.rank());
-    }
+    if (!status.ok()) status = Named(parts_, task, status);
     if (status.ok() && !step_.queues()) status = step_.TakeResult(task);
     if (!status.ok()) {
       Fail(std::move(status));
@@ -337,7 +340,7 @@ Status StepRunner::StartTransfer(Lock& lock, uint32_t id) {
   if (status.ok()) status = Submit(span, transfer, follower);
   if (status.ok()) status = step_.EndTransfer(task);
   lock.lock();
-  if (!status.ok()) return status.WithContext("%s", task.name.c_str());
+  if (!status.ok()) return Named(parts_, task, status);
   if (step_.queues()) loop_.Finish(id, base::NowNs());
   return {};
 }
@@ -362,17 +365,25 @@ Status StepRunner::Submit(const trace::Span& span, const Transfer& transfer, Str
   return status;
 }
 
-// On a thread of the communicator, or inside of Submit. Notifies under the lock: the runner may be
-// destroyed as soon as nobody is in here.
+// On a thread of the communicator, or inside of Submit. What comes too early or twice is no end.
+// Notifies under the lock: the runner may be destroyed as soon as nobody is in here.
 void StepRunner::OnDone(void* context) {
   auto* const slot = static_cast<Slot*>(context);
   StepRunner& runner = *slot->runner;
-  slot->span.end_ns = base::NowNs();
-  slot->span.wire_ns = slot->work->started_ns();
-  slot->status = slot->work->WaitHost(0);
-  slot->work->Release();
+  const bool is_under_way = slot->work != nullptr;
+  if (is_under_way) {
+    slot->span.end_ns = base::NowNs();
+    slot->span.wire_ns = slot->work->started_ns();
+  }
+  Status status = runner.parts_.submitter.Take(&slot->work);
   Lock lock(runner.mutex_);
-  runner.ended_.push_back(slot);
+  if (is_under_way && slot->work == nullptr) {
+    slot->status = std::move(status);
+    runner.ended_.push_back(slot);
+  } else {
+    const StepParts& parts = runner.parts_;
+    runner.Fail(Named(parts, parts.tasks.tasks[slot->span.task], status));
+  }
   ++runner.calling_;
   runner.PumpAside(lock);
   if (--runner.calling_ == 0) runner.idle_.notify_all();

@@ -33,6 +33,8 @@ class Submitter {
   Status Submit(Array<const Transfer> transfers, Work** work);
   // The same, and waits for the end; or `follower` does, if that is not null. [compute-lane]
   Status Run(Array<const Transfer> transfers, Stream* follower = nullptr);
+  // How a work has ended, which is gone then. kPlugin, and it stays, when that is not true. [any-thread]
+  Status Take(Work** work) const;
 
   // After Abort: waits for what Run has not seen the end of. False when that does not come: then what
   // these transfers move may still be written.
@@ -40,7 +42,8 @@ class Submitter {
 
  private:
   // As WaitHost, but goes on as long as anything moves.
-  Status Await(Work& work, int64_t timeout_ms);
+  Status Await(Work* work, int64_t timeout_ms);
+  Status Named(const Status& answer) const;
 
   Communicator& communicator_;
   const std::string name_;

@@ -20,21 +20,17 @@ bool IsIdentifier(std::string_view text) {
 
 }  // namespace
 
-Status BadAnswer(const char* kind, const std::string& name, const char* what) {
-  return Status::Error(StatusCode::kPlugin, "%s '%s' describes %s", kind, name.c_str(), what);
-}
-
 Status CheckStates(const char* kind, const std::string& name,
                    std::span<const FixedString<32>> state_names, int32_t count) {
   if (count < 0 || count > static_cast<int32_t>(state_names.size())) {
-    return BadAnswer(kind, name, "too many states");
+    return plugin::BadAnswer(kind, name, "too many states");
   }
   for (int32_t s = 0; s < count; ++s) {
     const std::string_view own = state_names[s].view();
-    if (!IsIdentifier(own)) return BadAnswer(kind, name, "a state without a proper name");
+    if (!IsIdentifier(own)) return plugin::BadAnswer(kind, name, "a state without a proper name");
     const auto same = [own](const auto& other) { return other.view() == own; };
     if (std::ranges::any_of(state_names.first(s), same)) {
-      return BadAnswer(kind, name, "two states of one name");
+      return plugin::BadAnswer(kind, name, "two states of one name");
     }
   }
   return {};

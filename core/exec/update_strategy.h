@@ -51,8 +51,6 @@ class OptimizerStates {
   std::vector<int64_t> shift_;
 };
 
-// The kPlugin of a plugin (`kind`, `name`) that says `what` of itself.
-Status BadAnswer(const char* kind, const std::string& name, const char* what);
 // kPlugin names a plugin that keeps too many states, or without names of their own.
 Status CheckStates(const char* kind, const std::string& name,
                    std::span<const FixedString<32>> state_names, int32_t count);

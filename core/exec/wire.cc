@@ -22,10 +22,10 @@ constexpr int64_t kBucketAlign = 64;  // a cache line
 
 Status CheckTraits(const WireChoice& wire) {
   if (!wire.packed() && wire.traits.kind != WireKind::kCast) {
-    return BadAnswer("hook", wire.name, "a wire format with an unknown kind");
+    return plugin::BadAnswer("hook", wire.name, "a wire format with an unknown kind");
   }
   if (SizeOf(wire.dtype()) == 0) {
-    return BadAnswer("hook", wire.name, "a wire format with an unknown type of elements");
+    return plugin::BadAnswer("hook", wire.name, "a wire format with an unknown type of elements");
   }
   return CheckStates("hook", wire.name, wire.traits.state_names, wire.traits.state_count);
 }
@@ -36,7 +36,7 @@ Result<int64_t> PlanBlock(const BucketLayout& bucket, WireLayout* wire) {
   std::vector<int64_t>& begins = wire->span_begin.emplace_back();
   for (const BucketSpan& span : bucket.spans) {
     const int64_t bytes = wire->format->PackedBytes(span.count);
-    if (bytes <= 0) {
+    if (bytes <= 0 || bytes > plugin::kMaxBytes) {
       return Status::Error(
           StatusCode::kPlugin, "hook '%s' packs %lld elements of a gradient into %lld bytes",
           wire->name.c_str(), static_cast<long long>(span.count), static_cast<long long>(bytes));
@@ -49,7 +49,8 @@ Result<int64_t> PlanBlock(const BucketLayout& bucket, WireLayout* wire) {
 
 // Without memory of its own while all is well: this is on the step path.
 Status Named(const WireCall& call, const Status& status) {
-  return status.WithContext("'%.*s'", static_cast<int>(call.name.size()), call.name.data());
+  return plugin::Answer(status).WithContext("'%.*s'", static_cast<int>(call.name.size()),
+                                            call.name.data());
 }
 
 }  // namespace

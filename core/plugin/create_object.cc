@@ -28,7 +28,7 @@ Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& h
   const Status status(create(host, Options(options), &object));
   if (!status.ok()) {
     const bool at_block = status.code() == StatusCode::kConfig && !choice.origin.empty();
-    const Status named = status.WithContext("plugin '%s'", name);
+    const Status named = Answer(status).WithContext("plugin '%s'", name);
     return at_block ? named.WithContext("%s", choice.origin.c_str()) : named;
   }
   if (object == nullptr) {

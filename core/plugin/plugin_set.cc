@@ -1,6 +1,32 @@
 #include "core/plugin/plugin_set.h"
 
 namespace engine::plugin {
+
+// A bug of the engine or a request of the user is not a plugin's to report.
+Status Answer(const Status& answer) {
+  const bool may = answer.code() < StatusCode::kInterrupted && answer.code() >= StatusCode::kOk;
+  if (may) return answer;
+  return Status::Error(StatusCode::kPlugin, "%s", answer.message()).WithRank(answer.rank());
+}
+
+Status BadAnswer(const char* kind, const std::string& name, const char* what) {
+  return Status::Error(StatusCode::kPlugin, "%s '%s' describes %s", kind, name.c_str(), what);
+}
+
+bool CanBe(const Shape& shape, DType dtype) {
+  auto size_bytes = static_cast<int64_t>(SizeOf(dtype));
+  bool fits = size_bytes > 0 && shape.ndim >= 0 && shape.ndim <= kMaxDims;
+  for (int32_t i = 0; fits && i < shape.ndim; ++i) {
+    fits = shape[i] > 0 && !__builtin_mul_overflow(size_bytes, shape[i], &size_bytes);
+  }
+  return fits && size_bytes <= kMaxBytes;
+}
+
+bool CanBeCalled(std::string_view name) {
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
+  return !name.empty() && name.size() <= 256 && std::ranges::none_of(name, is_control);
+}
+
 // The views borrow names, texts and lists from `owned`, which must neither change nor move while
 // they are in use; an object of a plugin copies what it keeps.
 std::vector<OptionValue> Views(const std::vector<OwnedOption>& owned) {

@@ -42,6 +42,26 @@ struct PluginEntry {
   bool brings_device() const { return kind == PluginKind::kOps && device != "any"; }
 };
 
+// No memory that a plugin asks for is larger.
+constexpr int64_t kMaxBytes = int64_t{1} << 44;
+
+// What a plugin answers, with kPlugin in place of what only the engine may say, or nobody. Who
+// answered belongs in front of it.
+Status Answer(const Status& answer);
+// The kPlugin of a plugin (`kind`, `name`) that describes `what`.
+Status BadAnswer(const char* kind, const std::string& name, const char* what);
+
+// Whether an enum that a plugin answers is one of those up to `last`.
+template <typename Enum>
+constexpr bool IsKnown(Enum value, Enum last) {
+  return static_cast<uint32_t>(value) <= static_cast<uint32_t>(last);
+}
+
+// Whether a tensor can be so: each extent at least 1, and sums of sizes far from an overflow.
+bool CanBe(const Shape& shape, DType dtype);
+// Whether something can be called so: printable, in some bytes.
+bool CanBeCalled(std::string_view name);
+
 // An option's value with its own storage.
 struct OwnedOption {
   std::string name;

@@ -99,7 +99,8 @@ Status RankPlugins::MakeReplicas() {
   if (groups == nullptr) return Make(choice, &replicas_);
   Communicator* whole = nullptr;
   const base::OpenCall open(rank_.watch, choice.entry.Title(), "Split");
-  ENGINE_RETURN_IF_ERROR(groups->Split(/*color=*/0, rank_.info.rank, &whole));
+  ENGINE_RETURN_IF_ERROR(Answer(groups->Split(/*color=*/0, rank_.info.rank, &whole))
+                             .WithContext("%s", choice.entry.Title().c_str()));
   replicas_.reset(whole);
   if (whole != nullptr) return {};
   return Status::Error(StatusCode::kPlugin, "communicator '%s' made none of all ranks",
@@ -114,7 +115,8 @@ Result<std::unique_ptr<Op>> RankPlugins::MakeOp(const std::string& name,
   const PluginEntry& plugin = chosen_.ops[resolved.plugin].entry;
   const base::OpenCall open(rank_.watch, plugin.Title(), "CreateOp of '" + name + "'");
   Op* op = nullptr;
-  ENGINE_RETURN_IF_ERROR(set_.ops[resolved.plugin]->CreateOp(name, Options(values), &op));
+  ENGINE_RETURN_IF_ERROR(Answer(set_.ops[resolved.plugin]->CreateOp(name, Options(values), &op))
+                             .WithContext("%s", plugin.Title().c_str()));
   if (op != nullptr) return std::unique_ptr<Op>(op);
   return Status::Error(StatusCode::kPlugin, "%s made no op '%s'", plugin.Title().c_str(),
                        name.c_str());

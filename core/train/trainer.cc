@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/train/agree.h"
 #include "core/train/evaluate.h"
 
 namespace engine::train {
@@ -55,25 +54,15 @@ Trainer::~Trainer() {
   executor_.reset();
 }
 
-// A rank that runs something else than rank 0 would compute something else or hang: whatever decides what
-// is computed is compared before it is used. Every call of Agree, and ShareParameters, is
-// collective, so all ranks come here in this order; one that fails on the way aborts the run, which
-// ends the waits of the others.
+// TrainerParts::begin and ShareParameters are collective, so all ranks come here in this order; one
+// that fails on the way aborts the run, which ends the waits of the others.
 Status Trainer::Setup() {
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "plugins", config_.plugins.versions));
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "configuration", config_.text));
   ENGINE_RETURN_IF_ERROR(parts_.data->Open());
-  ENGINE_RETURN_IF_ERROR(CheckSameOnAllRanks(rank_, "training data", data().digest));
   ENGINE_ASSIGN_OR_RETURN(plugins_,
                           plugin::RankPlugins::Create(config_.plugins, rank_, parts_.metrics));
   ENGINE_RETURN_IF_ERROR(MakeExecutor());
-  ENGINE_RETURN_IF_ERROR(
-      CheckSameOnAllRanks(rank_, "plan of the step", std::to_string(executor_->tasks().digest)));
   ENGINE_RETURN_IF_ERROR(executor_->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(range_, parts_.begin(*executor_, StateAt(0)));
-  // From here on a rank that does not come to a transfer is late. What came before takes as long as it
-  // takes: plugins are set up, and files read.
-  ENGINE_RETURN_IF_ERROR(MeetRanks(rank_, exec::ExecutorOptions().arrival_timeout_ms));
   ENGINE_RETURN_IF_ERROR(executor_->ShareParameters());
   const bool is_shared = plugins_->set().communicator->traits().no_op == 0;
   if (is_shared && !executor_->updates().asynchronous()) check_ = parts_.check.get();

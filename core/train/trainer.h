@@ -31,7 +31,8 @@ struct TrainerParts {
   std::function<Result<graph::Graph>(const DatasetInfo& data, int64_t samples,
                                      const plugin::OpFactory& ops)>
       build_graph;
-  // On every rank, before its first step (`now`): gives the executor what an earlier run has left,
+  // On every rank, before its first step (`now`), which none begins before all have come here: finds
+  // out with the others that all would do the same, gives the executor what an earlier run has left,
   // and says where this one begins and ends. Of a rank that takes the place of a lost one only the
   // parameters that are not trained count.
   std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
@@ -48,8 +49,7 @@ struct TrainerParts {
 
 class Trainer {
  public:
-  // Finds out with the other ranks that all run the same configuration, opens the data, loads the
-  // plugins and builds the model. `config`, `rank` and the observer are borrowed.
+  // Opens the data, loads the plugins and builds the model. `config`, `rank` and the observer are borrowed.
   static Result<std::unique_ptr<Trainer>> Create(const RunConfig& config, base::RankContext& rank,
                                                  TrainerParts parts);
   ~Trainer();

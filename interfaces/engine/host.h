@@ -57,7 +57,8 @@ class HostBase : public Implements<Host> {
   // One line, without newline; the core adds rank and plugin name. [any-thread]
   virtual void Log(LogLevel level, std::string_view message) noexcept = 0;
 
-  // A named number for the metrics file of this rank (JSON lines). [any-thread]
+  // A named number for the metrics file (JSON lines), which is that of rank 0: of other ranks it is
+  // dropped. [any-thread]
   virtual void Metric(std::string_view name, double value) noexcept = 0;
 
   // Key-value store shared by all ranks, for rendezvous. Keys are private to the plugin's name. A

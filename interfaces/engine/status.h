@@ -27,7 +27,7 @@ enum class StatusCode : int32_t {
   kStorage,            // an output could not be written
   kResourceExhausted,  // memory, descriptors, ...
   kDevice,             // an accelerator failed
-  kInterrupted,        // the user asked to stop
+  kInterrupted,        // the user asked to stop; of a plugin it counts as kPlugin, as does
   kInternal,           // a bug of ours
 };
 

@@ -33,7 +33,7 @@ class Hang : public CliTest {
       EXPECT_EQ(outcome.exit_code, 202);
       EXPECT_THAT(outcome.err,
                   ::testing::MatchesRegex("engine: rank " + std::to_string(Rank(cases[i])) +
-                                          ": [^\n]*'?hanging_" + cases[i].kind + cases[i].sentence +
+                                          ": [^\n]*'?faulty_" + cases[i].kind + cases[i].sentence +
                                           ".*\n"));
       EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1);
     }
@@ -42,19 +42,22 @@ class Hang : public CliTest {
 
  private:
   static int Rank(const Case& one) { return std::max(one.ranks, 1) - 1; }
+  static std::string ModeOf(const Case& one) {
+    const std::string mode = std::string(one.call) + ".hang,*no_op=1";
+    return one.call == std::string("Abort") ? mode + ",Submit.data" : mode;
+  }
   static std::string WordsOf(const Case& one) {
-    const std::string kind = one.kind, name = "hanging_" + kind;
+    const std::string kind = one.kind, name = "faulty_" + kind;
     const bool is_data = kind == "dataset", is_model = kind == "model", is_ops = kind == "ops";
     const std::string block = (is_data ? "data." : is_model ? "model." : "") + name;
     std::vector<std::string> values = {
-        block + ".call=" + one.call, block + ".rank=" + std::to_string(Rank(one)),
+        block + ".mode=" + ModeOf(one), block + ".rank=" + std::to_string(Rank(one)),
         "communication.timeout_ms=" + std::to_string(one.ranks > 2 ? 1000 : 100)};
-    if (one.call == std::string("Abort")) values.push_back(block + ".fail=Submit");
     if (!is_data)
       values.insert(values.end(), {"data.synthetic.shape=8", "data.synthetic.classes=4"});
     if (!is_model) values.push_back("model.mlp.hidden=8");
-    if (is_ops) values.push_back("model.mlp.activation=hanging");
-    std::string words = "run run.pbtxt -q --plugin-path " ENGINE_TEST_HANGING;
+    if (is_ops) values.push_back("model.mlp.activation=faulty");
+    std::string words = "run run.pbtxt -q --plugin-path " ENGINE_TEST_FAULTY;
     if (one.ranks > 0) words += " -n " + std::to_string(one.ranks);
     if (one.threads) words += " --threads";
     if (block == name) words += " --plugins " + (is_ops ? "cpu_ops," + name : name);
@@ -66,14 +69,14 @@ class Hang : public CliTest {
 constexpr const char *kCreate = "' has not returned from its create function",
                      *kEnd = "' has not returned from its destructor",
                      *kNext = "' has not returned from On or Next",
-                     *kForward = "' has not returned from forward of 'hanging1' \\(hanging\\)";
+                     *kForward = "' has not returned from forward of 'faulty1' \\(faulty\\)";
 
 TEST_F(Hang, OneOfEachSort) {
-  ExpectNamed({{"ops", "Infer", "' has not returned from Infer of 'hanging'"},
-               {"ops", "Backward", "' has not returned from backward of 'hanging1' \\(hanging\\)"},
+  ExpectNamed({{"ops", "Infer", "' has not returned from Infer of 'faulty'"},
+               {"ops", "Backward", "' has not returned from backward of 'faulty1' \\(faulty\\)"},
                {"scheduler", "Plan", "' has not returned from Plan"},
                {"optimizer", "create", kCreate},
-               {"hook", "Apply", "' has not returned from 'hanging_hook"},
+               {"hook", "Apply", "' has not returned from 'faulty_hook"},
                {"hook", "destructor", kEnd},
                {"dataset", "Open", "' has not returned from Open"},
                {"dataset", "Ahead", "' has not returned from Fill"},
@@ -84,9 +87,11 @@ TEST_F(Hang, OneOfEachSort) {
                {"scheduler", "Next", kNext, 3}});
 }
 
-TEST_F(Hang, AllOthers) {
+using Slow = Hang;
+
+TEST_F(Slow, AllOthers) {
   ExpectNamed({{"ops", "create", kCreate},
-               {"ops", "CreateOp", "' has not returned from CreateOp of 'hanging'"},
+               {"ops", "CreateOp", "' has not returned from CreateOp of 'faulty'"},
                {"ops", "Forward", kForward},
                {"ops", "Evaluation", kForward},
                {"ops", "destructor", kEnd},

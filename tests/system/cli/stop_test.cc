@@ -13,11 +13,11 @@ using Stop = CliTest;
 
 // Its end takes longer than the grace, in which the other rank fails of it.
 TEST_F(Stop, TheCauseIsToldBeforeThePluginsEnd) {
-  const Outcome outcome = RunConfig(
-      "-q -n 2 --plugin-path " ENGINE_TEST_HANGING
-      " --plugins hanging_hook --set hanging_hook.rank=1 --set hanging_hook.call=destructor"
-      " --set hanging_hook.fail=BeginStep");
-  EXPECT_THAT(Refusal(outcome, 65), AllOf(HasSubstr("rank 1: "), HasSubstr("a planned failure")));
+  const Outcome outcome = RunConfig("-q -n 2 --plugin-path " ENGINE_TEST_FAULTY
+                                    " --plugins faulty_hook --set faulty_hook.rank=1"
+                                    " --set faulty_hook.mode=destructor.hang,BeginStep.data");
+  EXPECT_THAT(Refusal(outcome, 65),
+              AllOf(HasSubstr("rank 1: "), HasSubstr("the cable was pulled")));
 }
 
 // timeout(1), systemd and Slurm signal the process and then its group.

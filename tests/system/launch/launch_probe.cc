@@ -18,9 +18,9 @@
 #include <string>
 #include <thread>
 
+#include "app/launch/agree.h"
 #include "app/launch/launch.h"
 #include "app/launch/member.h"
-#include "core/train/agree.h"
 
 extern char** environ;
 
@@ -90,7 +90,7 @@ Status AwaitEnd(base::RankContext& context, const std::string& key) {
 // One rank dies `deaths` times, and rank 0 has said that the run survives that.
 Status Lossy(base::RankContext& context, const Scenario& scenario) {
   context.info.rendezvous_timeout_ms = kForeverMs;
-  ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, "probe", "the same"));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(context, "probe", "the same"));
   const int rank = context.info.rank, incarnation = context.info.incarnation;
   if (rank == 0) {
     context.AllowLosses();

@@ -123,12 +123,11 @@ TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
                        const config::Config& config = rank.info.rank == 1 ? *other : *usual;
                        return run::MakeTrainer(config, rank, observer, nullptr, "").status();
                      });
-  EXPECT_THAT(
-      outcome.status.message(),
-      ::testing::MatchesRegex(
-          "rank 1: another configuration than rank 0 \\(plugins\\): rank 1 has 'sgd [0-9.]+, "
-          "file xxh3_128:[0-9a-f]+' and rank 0 has 'sgd [0-9.]+, file xxh3_128:[0-9a-f]+'; "
-          "start all of them with the same"));
+  EXPECT_THAT(outcome.status.message(),
+              ::testing::MatchesRegex(
+                  "another configuration than rank 0 \\(plugins\\): rank 1 has 'sgd [0-9.]+, "
+                  "file xxh3_128:[0-9a-f]+' and rank 0 has 'sgd [0-9.]+, file xxh3_128:[0-9a-f]+'; "
+                  "start all of them with the same"));
   EXPECT_EQ(outcome.exit_code, 78);
 }
 
@@ -147,18 +146,6 @@ TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {
       "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n",
       2);
   EXPECT_EQ(run.evaluations.size(), 1u);
-}
-
-TEST_F(RanksAgree, WhatADatasetSaysIsCheckedWhereItIsAsked) {
-  folder_.Write("run.pbtxt", "model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_ODD_FOLDER
-                             "\" data { odd_data {} } train { steps: 2 global_batch: 8 }\n"
-                             "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
-  for (const std::string answer : {"samples", "extents", "dimensions", "digest", "class"}) {
-    const Outcome run = Engine({"run", "run.pbtxt", "--set", "data.odd_data.answer=" + answer});
-    EXPECT_EQ(run.exit_code, 79) << answer << ": " << run.err;
-    EXPECT_THAT(run.err, AllOf(HasSubstr("odd_data: "), HasSubstr("error of its plugin")));
-  }
-  EXPECT_EQ(Engine({"run", "run.pbtxt", "--set", "data.odd_data.answer=empty"}).exit_code, 65);
 }
 
 }  // namespace

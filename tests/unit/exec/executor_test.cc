@@ -154,8 +154,10 @@ TEST(ExecutorTest, AFailedTransferNamesTensorAndRankAndIsTheLast) {
   rig.communicator->fail_sequence = 2;
   const BatchData batch;
   const Status status = rig.Step(batch.Step(1)).status();
-  EXPECT_THAT(status, FailsWith(StatusCode::kPeerLost,
-                                HasSubstr("transfer last.bias: lost connection to rank 1")));
+  EXPECT_THAT(
+      status,
+      FailsWith(StatusCode::kPeerLost,
+                HasSubstr("transfer last.bias: communicator 'hub': lost connection to rank 1")));
   EXPECT_EQ(status.rank(), 1);
   EXPECT_EQ(rig.communicator->submitted.size(), 2u);
 }

@@ -71,19 +71,16 @@ TEST(CallWatch, ManyShortCallsOfOneNameAreNoLongOne) {
   EXPECT_FALSE(abort.raised()) << abort.reason().message();
 }
 
-// Says of itself what a test wants, and updates as it wants.
-class DescribedSgd final : public OptimizerBase {
+class HangingSgd final : public Optimizer {
  public:
-  explicit DescribedSgd(const OptimizerTraits& traits, std::function<void()> hang = nullptr)
-      : traits_(traits), hang_(std::move(hang)) {}
-  OptimizerTraits traits() const noexcept override { return traits_; }
+  explicit HangingSgd(std::function<void()> hang) : hang_(std::move(hang)) {}
+  OptimizerTraits traits() const noexcept override { return {}; }
   Status Update(const UpdateCall&) noexcept override {
-    if (hang_) hang_();
+    hang_();
     return Status::Error(StatusCode::kInternal, "interrupted");
   }
 
  private:
-  const OptimizerTraits traits_;
   const std::function<void()> hang_;
 };
 
@@ -141,7 +138,7 @@ std::unique_ptr<Scheduler> InSequence() {
 
 TEST(Watch, AnOptimizerThatHangsIsNamed) {
   Watched rig;
-  rig.plugins.optimizer = std::make_unique<DescribedSgd>(OptimizerTraits(), [&] { rig.Hang(); });
+  rig.plugins.optimizer = std::make_unique<HangingSgd>([&] { rig.Hang(); });
   ExpectNamed(rig, InSequence(), std::make_unique<FakeCommunicator>(),
               "optimizer 'test_sgd' has not returned from 'update ");
 }
@@ -174,75 +171,19 @@ TEST(Watch, ACommunicatorThatHangsIsNamed) {
   }
 }
 
-class OddScheduler final : public RandomScheduler {
- public:
-  SchedulerTraits traits() const noexcept override {
-    return {.order = static_cast<TransferOrder>(7)};
-  }
-};
-
 class EmptyDevice final : public HostDevice {
  public:
   Status Allocate(size_t, void** out) noexcept override { return *out = nullptr, Status(); }
 };
 
-// Takes a transfer and makes no work for it.
-class EmptyCommunicator final : public CommunicatorBase {
- public:
-  CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = 31}; }
-  Status Submit(const Transfer&, Work**) noexcept override { return {}; }
-  void Abort(const Status&) noexcept override {}
-};
-
-TEST(Answers, AreLookedAtWhereTheyAreAskedFor) {
-  struct Case {
-    const char* sentence;
-    OptimizerTraits optimizer = {};
-    std::vector<HookTraits> hooks = {};
-    std::unique_ptr<Scheduler> scheduler = InSequence();
-    std::unique_ptr<Device> device = std::make_unique<HostDevice>();
-  };
-  Case cases[] = {
-      {"optimizer 'test_sgd' describes too many states", {.state_count = 9}},
-      {"optimizer 'test_sgd' describes too many states", {.state_count = -1}},
-      {"optimizer 'test_sgd' describes a state without a proper name", {.state_count = 1}},
-      {"optimizer 'test_sgd' describes two states of one name",
-       {.state_count = 2, .state_names = {{"m"}, {"m"}}}},
-      {"optimizer 'test_sgd' describes itself", {.gate = static_cast<UpdateGate>(5)}},
-      {"hook 'hook0' describes itself", {}, {{.stage = static_cast<HookStage>(5)}}},
-      {"hook 'hook0' describes itself", {}, {{.scope = static_cast<HookScope>(5)}}},
-      {"hook 'hook0' wants all gradients before any is sent",
-       {},
-       {{HookStage::kLocal, HookScope::kGlobal}}},
-      {"scheduler 'test_sched' describes itself", {}, {}, std::make_unique<OddScheduler>()},
-      {"device 'cpu' reported success and made nothing",
-       {},
-       {},
-       InSequence(),
-       std::make_unique<EmptyDevice>()}};
-  for (Case& one : cases) {
-    Rig rig;
-    rig.plugins.optimizer = std::make_unique<DescribedSgd>(one.optimizer);
-    rig.plugins.device = one.device.get();
-    Hooks hooks;
-    for (const HookTraits& hook : one.hooks) hooks.push_back(std::make_unique<PassiveHook>(hook));
-    const Status made = rig.Make(TangledGraph(), std::move(one.scheduler),
-                                 std::make_unique<FakeCommunicator>(), std::move(hooks));
-    EXPECT_THAT(made, FailsWith(StatusCode::kPlugin, HasSubstr(one.sentence)));
-  }
-}
-
-TEST(Answers, ACommunicatorThatMakesNoWorkIsNamed) {
+// What plugins of other roles answer is a matter of tests/system/cli/fault_test.cc.
+TEST(Answers, ADeviceThatMakesNoMemoryIsNamed) {
   Rig rig;
-  rig.options.communicator_name = "empty";
-  ASSERT_TRUE(rig.Make(TangledGraph(), InSequence(), std::make_unique<EmptyCommunicator>()).ok());
-  const BatchData batch;
-  const auto done = rig.Step(batch.Step(1));
+  EmptyDevice device;
+  rig.plugins.device = &device;
   EXPECT_THAT(
-      done.status(),
-      FailsWith(StatusCode::kPlugin,
-                HasSubstr("transfer statistics: communicator 'empty' took all-reduce and gave no "
-                          "work for it")));
+      rig.Make(TangledGraph(), InSequence(), std::make_unique<FakeCommunicator>()),
+      FailsWith(StatusCode::kPlugin, HasSubstr("device 'cpu' reported success and made nothing")));
 }
 
 // Sums of a global hook, of a run that is sharded.
@@ -284,13 +225,6 @@ TEST(Answers, SumsOfAHookAreAskedForOnTheComputeLane) {
   };
   EXPECT_EQ(std::count_if(submitted.begin(), submitted.end(), is_sum), 1);
   EXPECT_EQ(sums[0], 6);
-  for (const size_t count : {size_t{0}, size_t{17}}) {
-    const Status refused =
-        StepWithSums(count == 0 ? std::span<float>() : std::span<float>(sums), &submitted);
-    EXPECT_THAT(refused,
-                FailsWith(StatusCode::kPlugin, HasSubstr("hook 'hook0' has observed " +
-                                                         std::to_string(count) + " numbers")));
-  }
 }
 
 // Says when memory was freed.

@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/launch/agree.h"
 #include "app/launch/endpoint.h"
 #include "core/plugin/plugin_host.h"
-#include "core/train/agree.h"
 #include "kit/rendezvous.h"
 #include "tests/support/expect_status.h"
 #include "tests/unit/launch/socket_run.h"
@@ -35,7 +35,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank, int64_t* open) {
   context.info.rendezvous_timeout_ms = kLongMs;
   for (int i = 0; i < kComparisons; ++i) {
     const std::string what = "digest " + std::to_string(i);
-    ENGINE_RETURN_IF_ERROR(train::CheckSameOnAllRanks(context, what, "0123456789abcdef"));
+    ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(context, what, "0123456789abcdef"));
   }
   plugin::PluginHost host("scale", context, nullptr, nullptr);
   const std::string own(kAddressBytes, static_cast<char>('a' + info.rank % 26));
@@ -47,7 +47,7 @@ Status StartUp(const RankInfo& info, SocketRank& rank, int64_t* open) {
     EXPECT_EQ(all.size(), static_cast<size_t>(info.world_size));
     EXPECT_EQ(all[info.rank], value);
   }
-  ENGINE_RETURN_IF_ERROR(train::MeetRanks(context, kLongMs));
+  ENGINE_RETURN_IF_ERROR(launch::MeetRanks(context, kLongMs));
   rank.client.Leave({});
   return {};
 }

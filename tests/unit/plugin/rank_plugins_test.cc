@@ -84,8 +84,8 @@ TEST_F(RankPluginsTest, MakesOpsOfThePluginThatOffersThem) {
     return std::string(plugins->op_factory()(op, attributes).status().message());
   };
   const OwnedOption units{.name = "units", .type = OptionType::kInt, .integer = 3};
-  EXPECT_EQ(refusal("linear", {units}), "test_ops makes no op");
-  EXPECT_EQ(refusal("swish", {}), "extra_ops makes no op");
+  EXPECT_EQ(refusal("linear", {units}), "plugin 'test_ops': test_ops makes no op");
+  EXPECT_EQ(refusal("swish", {}), "plugin 'extra_ops': extra_ops makes no op");
   EXPECT_EQ(refusal("swish", {units}), "op 'swish' of plugin 'extra_ops' has no attribute 'units'");
   EXPECT_EQ(refusal("swihs", {}), "no chosen plugin offers the op 'swihs'; did you mean 'swish'?");
 }

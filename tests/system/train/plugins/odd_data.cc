@@ -1,5 +1,5 @@
 // odd_data: two classes of points, which the last rank takes its time to make where they are held
-// out, or of which it says what cannot be.
+// out.
 #include <array>
 #include <chrono>
 #include <string>
@@ -18,14 +18,13 @@ class OddData final : public kit::ReadDataset {
   OddData(const RankInfo& rank, const Options& options)
       : ReadDataset("odd_data", {.name = "point", .shape = {2}},
                     {.name = "class", .dtype = DType::kInt32, .classes = 2}),
-        answer_(options.String("answer")),
         pause_ms_(rank.rank == rank.world_size - 1 ? options.Int("pause_ms") : 0) {}
 
   Status Fill(const FillCall& call) const noexcept override {
     auto* points = static_cast<float*>(call.tensors[0]);
     auto* classes = static_cast<int32_t*>(call.tensors[1]);
     for (const int64_t index : call.indices) {
-      *classes++ = answer_ == "class" ? 2 : static_cast<int32_t>(index % 2);
+      *classes++ = static_cast<int32_t>(index % 2);
       *points++ = static_cast<float>(index % 2);
       *points++ = static_cast<float>(index % 3);
     }
@@ -38,14 +37,8 @@ class OddData final : public kit::ReadDataset {
  private:
   Status Read() override {
     train_samples_ = held_out_samples_ = 8;
-    if (answer_ == "samples") train_samples_ = -1;
-    if (answer_ == "empty") train_samples_ = 0;
-    if (answer_ == "extents") input_.shape = {int64_t{1} << 40, int64_t{1} << 40};
-    if (answer_ == "dimensions") input_.shape.ndim = -1;
-    if (answer_ == "digest") digest_ = "\xff\x1b[31m";
     return {};
   }
-  const std::string answer_;
   const int64_t pause_ms_;
 };
 
@@ -61,8 +54,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .kind = PluginKind::kDataset,
      .doc = "points, of which the last rank holds out some for a while",
      .create = Create},
-    NoOps(),
-    std::array{kit::IntOption("pause_ms", "0", 0, 1e6, "of the last rank, per batch"),
-               kit::StringOption("answer", "", "what is wrong")});
+    NoOps(), std::array{kit::IntOption("pause_ms", "0", 0, 1e6, "of the last rank, per batch")});
 
 }  // namespace engine::odd_data

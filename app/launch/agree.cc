@@ -1,11 +1,11 @@
-#include "core/train/agree.h"
+#include "app/launch/agree.h"
 
 #include <algorithm>
 #include <string>
 
 #include "core/base/member.h"
 
-namespace engine::train {
+namespace engine::launch {
 namespace {
 
 // Of `value`, a text of lines, the first line in which `other` differs.
@@ -20,7 +20,7 @@ std::string Quoted(std::string_view value, std::string_view other) {
 }  // namespace
 
 Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
-                           std::string_view value) {
+                           std::string_view value, StatusCode code) {
   // Its value is that of rank 0. It is written once in a run, so whoever waits for it cannot read what
   // was said of something else, and a rank that comes late still finds it. Each rank compares for
   // itself: rank 0 writes one value, however many there are, and waits for nobody.
@@ -38,11 +38,13 @@ Status CheckSameOnAllRanks(base::RankContext& context, std::string_view what,
         .WithRank(0);
   }
   const std::string name = base::MemberName(member);
-  return Status::Error(StatusCode::kConfig,
-                       "%s: another configuration than rank 0 (%.*s): %s has %s and rank 0 has %s; "
-                       "start all of them with the same",
-                       name.c_str(), size, what.data(), name.c_str(), Quoted(value, *first).c_str(),
-                       Quoted(*first, value).c_str())
+  const bool of_plugins = code == StatusCode::kPlugin;
+  return Status::Error(code, "%s than rank 0 (%.*s): %s has %s and rank 0 has %s; %s",
+                       of_plugins ? "other answers of plugins" : "another configuration", size,
+                       what.data(), name.c_str(), Quoted(value, *first).c_str(),
+                       Quoted(*first, value).c_str(),
+                       of_plugins ? "a plugin must say the same on all ranks"
+                                  : "start all of them with the same")
       .WithRank(member);
 }
 
@@ -61,4 +63,4 @@ Status MeetRanks(base::RankContext& context, int64_t timeout_ms) {
   return context.store.Set(ready, "");
 }
 
-}  // namespace engine::train
+}  // namespace engine::launch

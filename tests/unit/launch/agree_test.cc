@@ -1,4 +1,4 @@
-#include "core/train/agree.h"
+#include "app/launch/agree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,12 +8,12 @@
 #include "app/launch/launch.h"
 #include "tests/support/expect_status.h"
 
-namespace engine::train {
+namespace engine::launch {
 namespace {
 
-launch::LaunchOutcome RunThreads(const RankInfo& info,
-                                 const std::function<Status(base::RankContext&)>& body) {
-  return launch::Launch({.mode = launch::LaunchPlan::Mode::kThreads, .info = info}, {}, body);
+LaunchOutcome RunThreads(const RankInfo& info,
+                         const std::function<Status(base::RankContext&)>& body) {
+  return Launch({.mode = LaunchPlan::Mode::kThreads, .info = info}, {}, body);
 }
 
 TEST(CheckSameOnAllRanks, IsOkWhenAllAgree) {
@@ -37,7 +37,7 @@ TEST(CheckSameOnAllRanks, EveryOddRankIsNamedAndNobodyWaitsForIt) {
     EXPECT_EQ(status.ok(), !odd);
     if (odd) {
       const std::string name = "rank " + std::to_string(rank);
-      EXPECT_EQ(status.message(), name + ": another configuration than rank 0 (plugins): " + name +
+      EXPECT_EQ(status.message(), "another configuration than rank 0 (plugins): " + name +
                                       " has 'tcp 2.0' and rank 0 has 'tcp 1.0'; start all of them "
                                       "with the same");
       EXPECT_EQ(status.rank(), rank);
@@ -82,8 +82,8 @@ TEST(CheckSameOnAllRanks, AServerIsNamed) {
   });
   EXPECT_EQ(outcome.status.rank(), ServerId(1));
   EXPECT_EQ(outcome.exit_code, 78);
-  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1: another configuration"));
+  EXPECT_THAT(outcome.status.message(), testing::HasSubstr("server 1 has 'b'"));
 }
 
 }  // namespace
-}  // namespace engine::train
+}  // namespace engine::launch
