@@ -47,7 +47,7 @@ void NameStates(const Fault& fault, FixedString<32>* names) {
 }
 
 // Each gradient, after its transfer; with HookStage::kWire all of them, as they are.
-class FaultyHook final : public Faulty<GradientHook>, public WireFormat {
+class FaultyHook final : public Faulty<GradientHook>, public WireFormatBase {
  public:
   using Faulty::Faulty;
   HookTraits traits() const noexcept override {
@@ -57,7 +57,7 @@ class FaultyHook final : public Faulty<GradientHook>, public WireFormat {
     return traits;
   }
   void* Query(std::string_view id) noexcept override {
-    return id == kWireFormatId && !Is("no_format") ? static_cast<WireFormat*>(this) : nullptr;
+    return id == WireFormat::kId && !Is("no_format") ? static_cast<WireFormat*>(this) : nullptr;
   }
   Status Setup(uint32_t) noexcept override { return At("Setup"); }
   Status BeginStep(uint64_t step) noexcept override {
@@ -226,10 +226,10 @@ class FaultyModel final : public Faulty<Model> {
 };
 
 // The op `faulty`: its output is its input. It has a parameter, which does nothing.
-class FaultyOp final : public Op {
+class FaultyOp final : public OpBase {
  public:
   explicit FaultyOp(const Fault& fault) : fault_(fault) {}
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->parameter_count = signature->output_count = 1;
     signature->differentiable_inputs = 3;
     TensorSpec& output = signature->outputs[0] = inputs[0];
@@ -327,7 +327,7 @@ class FaultyCommunicator final : public Faulty<Communicator> {
       if (transfer.kind == TransferKind::kBroadcast && rank != transfer.root) continue;
       std::string bytes;
       ENGINE_RETURN_IF_ERROR(
-          host_.StoreGetString(key + std::to_string(rank), transfer.timeout_ms, &bytes));
+          StoreGetString(host_, key + std::to_string(rank), transfer.timeout_ms, &bytes));
       const auto* const numbers = reinterpret_cast<const float*>(bytes.data());
       for (size_t i = 0; i < count; ++i) sum[i] += numbers[i];
     }
@@ -336,7 +336,7 @@ class FaultyCommunicator final : public Faulty<Communicator> {
     return {};
   }
 
-  class DoneWork final : public Work {
+  class DoneWork final : public WorkBase {
    public:
     explicit DoneWork(const Fault& fault) : fault_(fault) {}
     WorkState state() const noexcept override {
@@ -400,7 +400,7 @@ class FaultyScheduler final : public Faulty<Scheduler> {
     }
     return At("Plan");
   }
-  Status Begin(std::span<const TaskInfo> tasks) noexcept override {
+  Status Begin(Array<const TaskInfo> tasks) noexcept override {
     tasks_.assign(tasks.begin(), tasks.end());
     return At("Begin");
   }
@@ -435,7 +435,7 @@ constexpr auto OpNames() noexcept {
     return NoOps();
 }
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const Fault fault(host, options);
   if (fault.Is("nothing")) return {};
   if (fault.Is("log")) host.Log(LogLevel::kWarning, std::string(kOddText) + std::string(5000, 'x'));

@@ -71,7 +71,7 @@ TEST(CallWatch, ManyShortCallsOfOneNameAreNoLongOne) {
   EXPECT_FALSE(abort.raised()) << abort.reason().message();
 }
 
-class HangingSgd final : public Optimizer {
+class HangingSgd final : public OptimizerBase {
  public:
   explicit HangingSgd(std::function<void()> hang) : hang_(std::move(hang)) {}
   OptimizerTraits traits() const noexcept override { return {}; }
