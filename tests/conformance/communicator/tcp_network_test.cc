@@ -129,7 +129,7 @@ TEST(TcpNetwork, AnUnknownCongestionControlIsAnErrorOfTheConfiguration) {
 int ConnectFromOutside(World& world, int rank) {
   std::string record;
   EXPECT_TRUE(
-      world.host(rank).StoreGetString("0/here/" + std::to_string(rank), 1000, &record).ok());
+      StoreGetString(world.host(rank), "0/here/" + std::to_string(rank), 1000, &record).ok());
   char address[64] = {};
   unsigned short port = 0;
   EXPECT_EQ(std::sscanf(record.c_str(), "%63s %hu", address, &port), 2) << record;

@@ -30,13 +30,13 @@ TEST_F(PluginHostTest, KeysArePrivateToThePlugin) {
   const uint8_t value[] = {0, 1, 255};
   ASSERT_TRUE(a.StoreSet("k", value).ok());
   std::string read;
-  ASSERT_TRUE(a.StoreGetString("k", 1000, &read).ok());
+  ASSERT_TRUE(StoreGetString(a, "k", 1000, &read).ok());
   EXPECT_EQ(read, std::string("\0\1\xff", 3));
   uint32_t exists = 1;
   ASSERT_TRUE(b.StoreHas("k", &exists).ok());
   EXPECT_FALSE(exists);
   EXPECT_TRUE(*rank_.store.Has("plugin/a:k"));
-  Status status = b.StoreGetString("k", 1, &read);
+  Status status = StoreGetString(b, "k", 1, &read);
   EXPECT_EQ(status.code(), StatusCode::kTimeout);
   EXPECT_THAT(status.message(), testing::HasSubstr("plugin/b:k"));
 }
