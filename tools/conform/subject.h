@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/conform/ops/device_memory.h"
 #include "tools/conform/plugin_under_test.h"
 
 namespace engine::conform {
@@ -16,6 +17,8 @@ struct Subject {
   uint32_t seed = 1;  // --seed
   // --with: other plugins that a suite needs, such as the op plugin whose device a rank gets.
   std::vector<PluginUnderTest> others;
+  std::vector<std::string> inputs;            // --inputs: texts of OpSample (ops/op_search.h)
+  std::vector<std::string> custom_gradients;  // --custom-gradient: ops
 
   // The one of this kind, or null.
   const PluginUnderTest* Other(PluginKind kind) const;
@@ -25,10 +28,14 @@ struct Subject {
 // once, before they run (child.h).
 const Subject& UnderTest();
 
-// An object of it, for a world of one unless there is a host.
+// An object of it, for a world of one unless there is a host; ops that bring no device get the CPU.
 template <typename T>
 std::unique_ptr<T> Make(const OptionValues::Overrides& overrides = {}, Host* host = nullptr) {
-  static MemoryHost single_host;
+  static HostDevice cpu;
+  const plugins::PluginFile& file = UnderTest().plugin.file();
+  const bool lacks_device = file.kind == PluginKind::kOps && file.device == "any";
+  static MemoryHost single_host({}, std::make_shared<MemoryStoreTable>(),
+                                lacks_device ? &cpu : nullptr);
   return Must(UnderTest().plugin.Create<T>(host ? *host : single_host, overrides));
 }
 
