@@ -36,7 +36,7 @@ void PassGradient(const TensorView& from, bool accumulate, const TensorView& to)
 }  // namespace
 
 Status ProfileLayer::Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept {
-  if (inputs.size() != 1 || inputs[0].dtype != DType::kFloat32 || inputs[0].shape.ndim < 1) {
+  if (inputs.size() != 1 || inputs[0].dtype != DType::kFloat32 || inputs[0].shape.ndim < 2) {
     return Status::Error(StatusCode::kConfig,
                          "profile_layer: it needs one input of float32, such as data { synthetic { "
                          "shape: 2 classes: 2 } }");

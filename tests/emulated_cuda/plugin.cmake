@@ -51,7 +51,7 @@ if(NOT TARGET ops_conformance)
   return()
 endif()
 # All cases take minutes; `emulated` are those of the formulas, without the largest sizes.
-set(formulas "*MatchesTheFormula/*:DeviceConformance*:*OpNumerics*:-*Large*")
+set(formulas "*MatchesTheFormula/*:*OpNumerics*:-*large*")
 foreach(direction up down)
   add_test(NAME cuda_ops_emulated_${direction} COMMAND ops_conformance "--gtest_filter=${formulas}")
   add_test(NAME cuda_ops_emulated_all_${direction} COMMAND ops_conformance)
@@ -64,10 +64,16 @@ foreach(direction up down)
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_ORDER=${order}")
   set_tests_properties(cuda_ops_emulated_all_${direction} PROPERTIES LABELS exhaustive)
 endforeach()
+foreach(precision float32 bf16)
+  add_test(NAME conform_cuda_ops_emulated_${precision} COMMAND engine_conform $<TARGET_FILE:engine_cuda_ops_emulated>
+    --set tune=off --set precision=${precision})
+  set_tests_properties(conform_cuda_ops_emulated_${precision} PROPERTIES LABELS emulated TIMEOUT 600
+    ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR}")
+endforeach()
 # In bfloat16 the layers of gpt are products alone: GELU, its gradient and those of biases are in their epilogues. So they
 # do without any kernel.
 add_test(NAME cuda_ops_products_alone COMMAND ops_conformance
-  "--gtest_filter=*.MatchesTheFormula/*_LinearAligned_bf16:*.MatchesTheFormula/*_MlpAligned_bf16")
+  "--gtest_filter=*.MatchesTheFormula/*_linear_units_16_bfloat16_5_8__run_in_bf16:*.MatchesTheFormula/*_mlp_units_16_bfloat16_5_8__run_in_bf16")
 set_tests_properties(cuda_ops_products_alone PROPERTIES
   LABELS emulated TIMEOUT 120 PASS_REGULAR_EXPRESSION "PASSED  . 2 tests"
   ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR};ENGINE_CONFORMANCE_PLUGINS=$<TARGET_FILE:engine_cuda_ops_emulated>;EMULATED_CUDA_FAULT=cudaLaunchKernel:1+=98")

@@ -13,6 +13,7 @@
 #include "app/plugins/words.h"
 #include "tools/conform/child.h"
 #include "tools/conform/judge.h"
+#include "tools/conform/ops/op_search.h"
 #include "tools/conform/report.h"
 
 namespace engine::conform {
@@ -22,7 +23,7 @@ constexpr int kUsage = 2;
 
 struct Flags {
   std::string file;
-  std::vector<std::string> set, with;
+  std::vector<std::string> set, with, inputs, custom_gradients;
   int ranks = 0;
   uint32_t seed = 1;
   std::vector<std::string> suites;  // NAME or NAME.TEST
@@ -50,6 +51,16 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--with", flags->with,
                   "Another plugin that the suites may use, such as the ops whose device ranks get")
       ->type_name("FILE")
+      ->allow_extra_args(false);
+  app->add_option(
+         "--inputs", flags->inputs,
+         "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
+         "the star at the dimension of samples")
+      ->type_name("OP=INPUTS")
+      ->allow_extra_args(false);
+  app->add_option("--custom-gradient", flags->custom_gradients,
+                  "An op whose gradients are meant not to be the derivatives")
+      ->type_name("OP")
       ->allow_extra_args(false);
   app->add_option("-n,--ranks", flags->ranks, "Number of ranks (default: as each test likes)")
       ->check(CLI::Range(1, 64));
@@ -90,6 +101,11 @@ Status SetOptions(const std::vector<std::string>& arguments, Subject* subject) {
 Result<Subject> ReadSubject(const Flags& flags) {
   ENGINE_ASSIGN_OR_RETURN(PluginUnderTest plugin, PluginUnderTest::Load(flags.file));
   Subject subject{.plugin = std::move(plugin), .ranks = flags.ranks, .seed = flags.seed};
+  for (const std::string& text : flags.inputs) {
+    ENGINE_RETURN_IF_ERROR(OpSample::Parse(text).status());
+    subject.inputs.push_back(text);
+  }
+  subject.custom_gradients = flags.custom_gradients;
   for (const std::string& file : flags.with) {
     ENGINE_ASSIGN_OR_RETURN(PluginUnderTest other, PluginUnderTest::Load(file));
     subject.others.push_back(std::move(other));
@@ -153,13 +169,29 @@ bool Write(const std::string& file, const std::string& text) {
   return out.good();
 }
 
+// What every run of the same judgement gets, the child's and the one that the user is told of.
+std::vector<std::string> GivenAgain(const Flags& flags) {
+  const std::pair<const char*, const std::vector<std::string>*> given[] = {
+      {"--set", &flags.set},
+      {"--with", &flags.with},
+      {"--inputs", &flags.inputs},
+      {"--custom-gradient", &flags.custom_gradients}};
+  std::vector<std::string> words;
+  for (const auto& [flag, values] : given) {
+    for (const std::string& value : *values) words.insert(words.end(), {flag, value});
+  }
+  if (flags.ranks > 0) words.insert(words.end(), {"-n", std::to_string(flags.ranks)});
+  return words;
+}
+
 int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> command) {
   const auto chosen = ChooseSuites(flags, subject.plugin.file());
   if (!chosen.ok()) return Refuse(chosen.status());
   Judgement judgement{.file = subject.plugin.file(), .repeat = "engine conform " + flags.file};
-  for (const std::string& argument : flags.set) judgement.repeat += " --set " + argument;
-  for (const std::string& file : flags.with) judgement.repeat += " --with " + file;
-  if (flags.ranks > 0) judgement.repeat += " -n " + std::to_string(flags.ranks);
+  for (const std::string& word : GivenAgain(flags)) {
+    const bool plain = word.find_first_of(" ()[]*") == word.npos;
+    judgement.repeat += plain ? " " + word : " '" + word + "'";
+  }
   for (const auto& [suite, test] : *chosen) {
     const JudgeSettings settings{.command = command,
                                  .test = test,
@@ -186,9 +218,8 @@ int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> c
 std::vector<std::string> CommandOf(const Flags& flags) {
   std::vector<std::string> command = {"engine-conform", flags.file, "--seed",
                                       std::to_string(flags.seed)};
-  for (const std::string& argument : flags.set) command.insert(command.end(), {"--set", argument});
-  for (const std::string& file : flags.with) command.insert(command.end(), {"--with", file});
-  if (flags.ranks > 0) command.insert(command.end(), {"-n", std::to_string(flags.ranks)});
+  const std::vector<std::string> again = GivenAgain(flags);
+  command.insert(command.end(), again.begin(), again.end());
   return command;
 }
 

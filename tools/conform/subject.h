@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/conform/ops/device_memory.h"
 #include "tools/conform/plugin_under_test.h"
 
 namespace engine::conform {
@@ -16,6 +17,8 @@ struct Subject {
   uint32_t seed = 1;  // --seed
   // --with: other plugins that a suite needs, such as the op plugin whose device a rank gets.
   std::vector<PluginUnderTest> others;
+  std::vector<std::string> inputs;            // --inputs: texts of OpSample (ops/op_search.h)
+  std::vector<std::string> custom_gradients;  // --custom-gradient: ops
 
   // The one of this kind, or null.
   const PluginUnderTest* Other(PluginKind kind) const;
@@ -25,12 +28,18 @@ struct Subject {
 // once, before they run (child.h).
 const Subject& UnderTest();
 
-// Of a world of one, with the device that an op plugin of --with brings.
+// Of a world of one, with the device that an op plugin of --with brings; ops that bring none get the CPU.
 inline Host& HostOfOne() {
+  static HostDevice cpu;
   static MemoryHost host_of_ops;
   static const PluginUnderTest* const other = UnderTest().Other(PluginKind::kOps);
   static const auto ops = other ? Must(other->Create<OpLibrary>(host_of_ops)) : nullptr;
-  static MemoryHost host({}, std::make_shared<MemoryStoreTable>(), ops ? ops->device() : nullptr);
+  const plugins::PluginFile& file = UnderTest().plugin.file();
+  const bool lacks_device = file.kind == PluginKind::kOps && file.device == "any";
+  static MemoryHost host({}, std::make_shared<MemoryStoreTable>(),
+                         ops            ? ops->device()
+                         : lacks_device ? static_cast<Device*>(&cpu)
+                                        : nullptr);
   return host;
 }
 

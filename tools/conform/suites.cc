@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/gradient_hook.h"
+#include "tools/conform/ops/ops_suite.h"
 #include "tools/conform/saved_state.h"
 #include "tools/conform/subject.h"
 
@@ -34,6 +35,9 @@ const std::vector<Suite>& Suites() {
       {"hook", "Hook", {kHook}, TravelsInAForm},
       {"wire", "Wire", {kHook}, TravelsAsItIs},
       {"saved_state", "SavedState", {kScheduler, kHook, kCommunicator}, KeepsNoState},
+      {"ops", "OpCalls:OpGradients:OpRanks:OpLibrary", {kOps}},
+      {"device", "OpDevice", {kOps}, BringsNoDevice},
+      {"accelerator", "OpAccelerator", {kOps}, IsNoAccelerator},
       {"dataset", "Datasets", {kDataset}},
       {"model", "Models", {kModel}},
   };

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
-#include "tests/support/replica_threads.h"
 
 namespace engine::test {
 namespace {
@@ -16,12 +16,10 @@ namespace {
 constexpr double kEps = 1e-3;
 constexpr size_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
-OpCase Case(const Shape& x, const char* momentum = "0.1", const char* sync = "true") {
-  return {.name = "BatchNorm",
-          .op = "batch_norm",
-          .attributes = {{"momentum", momentum}, {"epsilon", "1e-3"}, {"sync", sync}},
-          .inputs = {{x, DType::kFloat32, 1}},
-          .reference = ReferenceBatchNorm(kEps)};
+OpSample Case(const Shape& x, const char* momentum = "0.1", const char* sync = "true") {
+  return {"batch_norm",
+          {{"momentum", momentum}, {"epsilon", "1e-3"}, {"sync", sync}},
+          {{x, DType::kFloat32, 1}}};
 }
 
 Values Doubles(const std::vector<float>& values) {
@@ -30,33 +28,37 @@ Values Doubles(const std::vector<float>& values) {
 
 class BatchNorm : public ::testing::TestWithParam<std::string> {
  protected:
-  // The running variance is positive.
-  static Problem MakePositive(const OpCase& op_case, const MadeOp& made, int64_t samples,
-                              uint64_t seed) {
-    Problem problem = MakeProblem(op_case, made.signature, samples, seed);
-    for (double& value : problem.inputs[kRunningVar].values)
-      value = static_cast<float>(std::abs(value) + 0.5);
+  RunResult Run(const OpSample& sample, const Problem& problem, const RunOptions& options = {},
+                int threads = 1) const {
+    const LoadedOps ops = Load(GetParam(), {.threads = threads});
+    MadeOp made = Must(ops.Make(sample));
+    return RunChecked(ops, made, problem, options);
+  }
+
+  // With statistics that have been running.
+  Problem Running(const OpSample& sample, int64_t samples) const {
+    Problem problem = NewProblem(sample, Must(Load(GetParam()).Make(sample)), samples);
+    std::mt19937 random(5);
+    for (const size_t input : {kRunningMean, kRunningVar}) {
+      for (double& value : problem.inputs[input].values) value = 0.5 + (random() % 64) / 64.0;
+    }
     return problem;
   }
 
-  static LoadedOps Load(int threads = 1) { return LoadedOps::Load(GetParam(), threads); }
-
-  RunResult Run(const OpCase& op_case, const Problem& problem, const RunOptions& options = {},
-                int threads = 1) const {
-    const LoadedOps ops = Load(threads);
-    MadeOp made = MakeOp(ops, op_case);
-    return RunChecked(ops, made, op_case, problem, options);
-  }
-
-  Problem NewProblem(const OpCase& op_case, int64_t samples, uint64_t seed = 1) const {
-    const LoadedOps ops = Load();
-    return MakePositive(op_case, MakeOp(ops, op_case), samples, seed);
-  }
-
-  std::vector<RunResult> RunRanks(const OpCase& op_case, const Problem& problem,
-                                  const std::vector<int64_t>& cuts, ReplicaThreads* replicas,
-                                  bool training = true) const {
-    return RunParts([] { return Load(); }, op_case, problem, cuts, replicas, training);
+  std::vector<RunResult> RunRanks(const OpSample& sample, const Problem& problem,
+                                  const std::vector<int64_t>& cuts, ReplicaGroup* replicas) const {
+    std::vector<RunResult> results(cuts.size() - 1);
+    std::vector<std::jthread> ranks;
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      ranks.emplace_back([&, rank] {
+        const LoadedOps ops = Load(GetParam());
+        MadeOp made = Must(ops.Make(sample));
+        const RunOptions options{.replicas = replicas->rank(static_cast<int32_t>(rank))};
+        results[rank] = RunChecked(ops, made, PartOf(problem, cuts[rank], cuts[rank + 1]), options);
+      });
+    }
+    ranks.clear();  // waits
+    return results;
   }
 };
 
@@ -87,9 +89,9 @@ const std::vector<float>& After(const RunResult& result, size_t input) {
 TEST_P(BatchNorm, RunningStatisticsFollowTheBatch) {
   for (const char* momentum : {"0", "0.1", "0.7", "1"}) {
     for (const Shape& x : {Shape{2, 1}, Shape{5, 3, 2, 7}, Shape{40, 9, 9, 33}}) {
-      const OpCase op_case = Case(x, momentum);
-      const Problem problem = NewProblem(op_case, x[0]);
-      const RunResult result = Run(op_case, problem);
+      const OpSample sample = Case(x, momentum);
+      const Problem problem = Running(sample, x[0]);
+      const RunResult result = Run(sample, problem);
       const Statistics batch = OfChannels(problem.inputs[kX]);
       const double share = std::strtod(momentum, nullptr);
       ExpectNear(After(result, kRunningMean),
@@ -103,12 +105,11 @@ TEST_P(BatchNorm, RunningStatisticsFollowTheBatch) {
 
 TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
   for (const char* sync : {"true", "false"}) {
-    const OpCase op_case = Case(Shape{6, 3, 5, 21}, "0.1", sync);
+    const OpSample sample = Case(Shape{6, 3, 5, 21}, "0.1", sync);
     for (int64_t samples : {6, 1, 0}) {
-      const Problem problem = NewProblem(op_case, samples);
-      const RunResult result = Run(op_case, problem, {.training = false});
-      ExpectNear(result.outputs[0], ReferenceBatchNormEvaluation(kEps).forward(problem.inputs),
-                 1e-6, "y");
+      const Problem problem = Running(sample, samples);
+      const RunResult result = Run(sample, problem, {.training = false});
+      ExpectNear(result.outputs[0], ReferenceBatchNormEvaluation(kEps)(problem.inputs), 1e-6, "y");
       EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
       EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
     }
@@ -117,12 +118,12 @@ TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
 
 // PyTorch refuses such a batch.
 TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
-  const OpCase op_case = Case(Shape{4, 5}, "0.25");
-  const Problem problem = NewProblem(op_case, 1);
-  ReplicaThreads replicas(2);
-  std::vector<RunResult> results = RunRanks(op_case, problem, {0, 1, 1}, &replicas);
+  const OpSample sample = Case(Shape{4, 5}, "0.25");
+  const Problem problem = Running(sample, 1);
+  ReplicaGroup replicas(2);
+  std::vector<RunResult> results = RunRanks(sample, problem, {0, 1, 1}, &replicas);
   EXPECT_EQ(results[1].parameters, results[0].parameters);
-  results[1] = Run(op_case, problem);
+  results[1] = Run(sample, problem);
   for (const RunResult& result : results) {  // with a second rank that has none, and alone
     EXPECT_EQ(Doubles(result.outputs[0]), problem.inputs[kBias].values);
     EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
@@ -136,11 +137,11 @@ TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
 }
 
 TEST_P(BatchNorm, NoSamplesLeaveRunningStatistics) {
-  const OpCase op_case = Case(Shape{4, 2, 2, 5});
-  const Problem problem = NewProblem(op_case, 0);
-  ReplicaThreads replicas(2);
-  std::vector<RunResult> results = RunRanks(op_case, problem, {0, 0, 0}, &replicas);
-  results.push_back(Run(op_case, problem));
+  const OpSample sample = Case(Shape{4, 2, 2, 5});
+  const Problem problem = Running(sample, 0);
+  ReplicaGroup replicas(2);
+  std::vector<RunResult> results = RunRanks(sample, problem, {0, 0, 0}, &replicas);
+  results.push_back(Run(sample, problem));
   for (const RunResult& result : results) {
     EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
     EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
@@ -201,77 +202,52 @@ TEST_P(BatchNorm, KeepsItsPrecision) {
       if (threads > 1) continue;  // the OpenMP runtime is not instrumented
 #endif
       SCOPED_TRACE(std::string(kind) + ", " + std::to_string(threads) + " threads");
-      const OpCase op_case = Case(Shape{61, 13, 17, 5}, "1");
-      Problem problem = NewProblem(op_case, 61);
+      const OpSample sample = Case(Shape{61, 13, 17, 5}, "1");
+      Problem problem = Running(sample, 61);
       problem.inputs[kX].values = HardValues(kind).Make(problem.inputs[kX].shape());
-      const RunResult result = Run(op_case, problem, {}, threads);
+      const RunResult result = Run(sample, problem, {}, threads);
       const Statistics batch = OfChannels(problem.inputs[kX]);
       ExpectStatistics(result, batch);
-      ExpectNear(result.outputs[0], op_case.reference.forward(problem.inputs), 2e-6, "y");
-      const std::vector<Values> gradients =
-          op_case.reference.backward(problem.inputs, problem.output_gradients[0].values);
-      ExpectNear(result.gradients[kX], gradients[kX], 5e-6, "dx");
-      // A sum of terms that cancel: relative to what is summed.
-      for (size_t c = 0; c < gradients[kWeight].size(); ++c) {
-        ASSERT_NEAR(result.gradients[kWeight][c], gradients[kWeight][c], 2e-4) << "dweight " << c;
-      }
-      ExpectNear(result.gradients[kBias], gradients[kBias], 1e-5, "dbias");
+      ExpectNear(result.outputs[0], ReferenceBatchNorm(kEps)(problem.inputs), 2e-6, "y");
+      // A step that is small beside the deviations, and large beside what a mean leaves of a double.
+      Expected(ReferenceBatchNorm(kEps), Must(Load(GetParam()).Make(sample)), problem, 1e-4)
+          .Check(result);
     }
   }
 }
 
 // Ranks whose parts differ by far more than they vary.
 TEST_P(BatchNorm, RanksKeepTheirPrecisionTogether) {
-  const OpCase op_case = Case(Shape{40, 7, 7, 3}, "1");
-  Problem problem = NewProblem(op_case, 40);
+  const OpSample sample = Case(Shape{40, 7, 7, 3}, "1");
+  Problem problem = Running(sample, 40);
   problem.inputs[kX].values = HardValues("large mean").Make(problem.inputs[kX].shape());
-  ReplicaThreads replicas(3);
-  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 13, 14, 40}, &replicas);
+  ReplicaGroup replicas(3);
+  const std::vector<RunResult> ranks = RunRanks(sample, problem, {0, 13, 14, 40}, &replicas);
   EXPECT_EQ(replicas.gathers(), 2) << "one in each pass";
   const Statistics batch = OfChannels(problem.inputs[kX]);
   ExpectStatistics(ranks[1], batch);
-  const Values y = op_case.reference.forward(problem.inputs);
+  const Values y = ReferenceBatchNorm(kEps)(problem.inputs);
   ExpectNear(ranks[0].outputs[0],
              Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].outputs[0].size())),
              2e-6, "y");
 }
 
 TEST_P(BatchNorm, WithoutSyncNothingIsGathered) {
-  const OpCase op_case = Case(Shape{6, 2, 2, 5}, "0.1", "false");
-  const Problem problem = NewProblem(op_case, 6);
-  ReplicaThreads replicas(2, 50);
-  const std::vector<RunResult> ranks = RunRanks(op_case, problem, {0, 2, 6}, &replicas);
+  const OpSample sample = Case(Shape{6, 2, 2, 5}, "0.1", "false");
+  const Problem problem = Running(sample, 6);
+  ReplicaGroup replicas(2, 50);
+  const std::vector<RunResult> ranks = RunRanks(sample, problem, {0, 2, 6}, &replicas);
   EXPECT_EQ(replicas.gathers(), 0);
   const Problem first = PartOf(problem, 0, 2);
-  ExpectNear(ranks[0].outputs[0], op_case.reference.forward(first.inputs), 1e-5, "y");
+  ExpectNear(ranks[0].outputs[0], ReferenceBatchNorm(kEps)(first.inputs), 1e-5, "y");
   EXPECT_NE(ranks[0].parameters, ranks[1].parameters);
 }
 
-TEST_P(BatchNorm, EvaluationGathersNothing) {
-  const OpCase op_case = Case(Shape{6, 2, 2, 5});
-  ReplicaThreads replicas(2, 50);
-  RunRanks(op_case, NewProblem(op_case, 6), {0, 2, 6}, &replicas, false);
-  EXPECT_EQ(replicas.gathers(), 0);
-}
-
-TEST_P(BatchNorm, ARankThatIsMissingIsTheErrorOfTheCall) {
-  const OpCase op_case = Case(Shape{6, 5});
-  const LoadedOps ops = Load();
-  MadeOp made = MakeOp(ops, op_case);
-  const Problem problem = MakePositive(op_case, made, 6, 1);
-  ReplicaThreads replicas(2, 20);
-  const RunResult result = RunOp(ops, made, op_case, problem, {.replicas = replicas.rank(0)});
-  EXPECT_EQ(result.status.code(), StatusCode::kTimeout);
-  EXPECT_EQ(result.status.rank(), 1);
-  EXPECT_EQ(Doubles(result.parameters.empty() ? std::vector<float>{} : After(result, kRunningMean)),
-            Values{});
-}
-
 TEST_P(BatchNorm, NotANumberStaysInItsChannel) {
-  const OpCase op_case = Case(Shape{5, 2, 2, 7}, "1");
-  Problem problem = NewProblem(op_case, 5);
+  const OpSample sample = Case(Shape{5, 2, 2, 7}, "1");
+  Problem problem = Running(sample, 5);
   problem.inputs[kX].values[7 * 4 + 3] = NAN;
-  const RunResult result = Run(op_case, problem);
+  const RunResult result = Run(sample, problem);
   for (size_t i = 0; i < result.outputs[0].size(); ++i) {
     ASSERT_EQ(std::isnan(result.outputs[0][i]), i % 7 == 3) << i;
   }

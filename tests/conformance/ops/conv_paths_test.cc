@@ -11,29 +11,23 @@ namespace {
 
 class ConvPaths : public ::testing::TestWithParam<std::string> {
  protected:
-  void Check(const ReferenceWindow& window, const Shape& x, int64_t channels, int threads = 1) {
-    const std::string sizes[] = {std::to_string(window.kernel), std::to_string(window.stride),
-                                 std::to_string(window.padding), std::to_string(channels)};
-    const OpCase op_case = {.name = "Conv2d",
-                            .op = "conv2d",
-                            .attributes = {{"kernel", sizes[0]},
-                                           {"stride", sizes[1]},
-                                           {"padding", sizes[2]},
-                                           {"channels", sizes[3]}},
-                            .inputs = {{x, DType::kFloat32, 1}},
-                            .reference = ReferenceConv2d(window)};
-    SCOPED_TRACE("kernel, stride, padding, channels " + ::testing::PrintToString(sizes) + " of x " +
-                 ::testing::PrintToString(std::vector(x.dims, x.dims + x.ndim)));
-    const LoadedOps ops = LoadedOps::Load(GetParam(), threads);
-    MadeOp made = MakeOp(ops, op_case);
-    const Problem problem = MakeProblem(op_case, made.signature, x[0], 7);
-    const RunResult result = RunChecked(ops, made, op_case, problem);
-    ExpectNear(result.outputs[0], op_case.reference.forward(problem.inputs), 1e-5, "y", 1e-8);
-    const std::vector<Values> want =
-        op_case.reference.backward(problem.inputs, problem.output_gradients[0].values);
-    for (size_t i = 0; i < want.size(); ++i) {
-      ExpectNear(result.gradients[i], want[i], 1e-5, "input " + std::to_string(i), 1e-8);
-    }
+  struct Window {
+    int64_t kernel, stride, padding;
+  };
+
+  void Check(const Window& window, const Shape& x, int64_t channels, int threads = 1) {
+    const OpSample sample = {"conv2d",
+                             {{"kernel", std::to_string(window.kernel)},
+                              {"stride", std::to_string(window.stride)},
+                              {"padding", std::to_string(window.padding)},
+                              {"channels", std::to_string(channels)}},
+                             {{x, DType::kFloat32, 1}}};
+    SCOPED_TRACE(sample.Text());
+    const LoadedOps ops = Load(GetParam(), {.threads = threads});
+    MadeOp made = Must(ops.Make(sample));
+    const Problem problem = NewProblem(sample, made);
+    Expected(ReferenceOf(sample, Plugin(GetParam()).option_specs()), made, problem)
+        .Check(RunChecked(ops, made, problem));
   }
 };
 

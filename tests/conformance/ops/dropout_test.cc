@@ -1,5 +1,5 @@
 // The random masks of dropout look random. That they are those of the formula, in forward and
-// backward, for any number of threads and of ranks, is in ops_conformance_test.cc.
+// backward, is in ops_conformance_test.cc; for any number of ranks, in the conformance kit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,24 +14,15 @@ using Mask = std::vector<float>;  // 1 or 0
 
 class Dropout : public ::testing::TestWithParam<std::string> {
  protected:
-  static OpCase Case(const Shape& x, const std::string& rate) {
-    return {.name = "Dropout",
-            .op = "dropout",
-            .attributes = {{"rate", rate}},
-            .inputs = {{x, DType::kFloat32, 1}},
-            .reference = {}};
-  }
-
   // x of ones, so that y tells what is kept, or of `value`.
   RunResult Run(const Shape& x, const std::string& rate, const RunOptions& options = {},
                 double value = 1) const {
-    const LoadedOps ops = LoadedOps::Load(GetParam(), 1);
-    const OpCase op_case = Case(x, rate);
-    MadeOp made = MakeOp(ops, op_case);
-    Problem problem = MakeProblem(op_case, made.signature, x[0], 1);
-    problem.inputs[0].values.assign(problem.inputs[0].values.size(), value);
-    problem.output_gradients[0].values.assign(problem.output_gradients[0].values.size(), 1);
-    return RunChecked(ops, made, op_case, problem, options);
+    const OpSample sample = {"dropout", {{"rate", rate}}, {{x, DType::kFloat32, 1}}};
+    const LoadedOps ops = Load(GetParam());
+    MadeOp made = Must(ops.Make(sample));
+    Problem problem = NewProblem(sample, made);
+    std::ranges::fill(problem.inputs[0].values, value);
+    return RunChecked(ops, made, problem, options);
   }
 
   Mask MaskOf(const Shape& x, const std::string& rate, const RandomKey& key) const {

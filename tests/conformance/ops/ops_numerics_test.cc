@@ -15,27 +15,19 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class OpNumerics : public ::testing::TestWithParam<std::string> {
  protected:
-  // The result of `op` with these values as input 0; further inputs as given.
-  RunResult RunOn(const OpCase& op_case, const std::vector<Values>& values) const {
-    MadeOp made = MakeOp(ops_, op_case);
-    Problem problem = MakeProblem(op_case, made.signature, op_case.inputs[0].shape[0], 1);
+  // The result of a sample with these values as inputs, and further ones as they come. Gradients of
+  // the outputs are 1.
+  RunResult RunOn(const std::string& text, const std::vector<Values>& values) const {
+    const OpSample sample = Sample(text);
+    MadeOp made = Must(ops_.Make(sample));
+    Problem problem = NewProblem(sample, made);
     for (size_t i = 0; i < values.size(); ++i) problem.inputs[i].values = values[i];
-    if (made.signature.is_loss == 0) {
-      std::fill(problem.output_gradients[0].values.begin(),
-                problem.output_gradients[0].values.end(), 1.0);
-    }
-    return RunChecked(ops_, made, op_case, problem);
+    if (made.signature.is_loss == 0) std::ranges::fill(problem.output_gradients[0].values, 1.0);
+    return RunChecked(ops_, made, problem);
   }
 
-  const LoadedOps ops_ = LoadedOps::Load(GetParam(), 1);
+  const LoadedOps ops_ = Load(GetParam());
 };
-
-OpCase Elementwise(const std::string& op, size_t count, ReferenceOp reference) {
-  return {.name = op,
-          .op = op,
-          .inputs = {{Shape{static_cast<int64_t>(count)}, DType::kFloat32, 1}},
-          .reference = std::move(reference)};
-}
 
 TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
   Values x = {0, 100, -100, 1e4, -1e4};
@@ -44,43 +36,42 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
     x.push_back(static_cast<float>(-magnitude));
   }
   const struct {
-    const char* op;
-    ReferenceOp reference;
+    std::string op;
+    Formula formula;
   } functions[] = {{"tanh", ReferenceTanh()}, {"gelu", ReferenceGelu()}};
-  for (const auto& function : functions) {
-    const RunResult result = RunOn(Elementwise(function.op, x.size(), function.reference), {x});
-    const Tensor input{{Shape{static_cast<int64_t>(x.size())}}, x};
-    const Values want = function.reference.forward({input});
-    const Values slopes = function.reference.backward({input}, Values(x.size(), 1.0))[0];
+  for (const auto& [op, formula] : functions) {
+    const RunResult result = RunOn(op + "=float32[" + std::to_string(x.size()) + "*]", {x});
+    const auto at = [&, formula = formula](double step) {
+      Values moved = x;
+      for (double& value : moved) value += step;
+      return formula({Tensor{{Shape{static_cast<int64_t>(x.size())}}, moved}});
+    };
+    const Values want = at(0), above = at(1e-6), below = at(-1e-6);
     for (size_t i = 0; i < x.size(); ++i) {
       // Relative, but for gelu's tail, where y vanishes beside x.
       const double scale = std::max(std::abs(want[i]), std::min(std::abs(x[i]), 1.0));
-      EXPECT_NEAR(result.outputs[0][i], want[i], 4e-7 * scale) << function.op << "(" << x[i] << ")";
-      EXPECT_NEAR(result.gradients[0][i], slopes[i], 2e-6) << function.op << "'(" << x[i] << ")";
+      EXPECT_NEAR(result.outputs[0][i], want[i], 4e-7 * scale) << op << "(" << x[i] << ")";
+      EXPECT_NEAR(result.gradients[0][i], (above[i] - below[i]) / 2e-6, 2e-6)
+          << op << "'(" << x[i] << ")";
     }
   }
 }
 
 TEST_P(OpNumerics, NotANumberIsNotHidden) {
   for (const char* op : {"relu", "gelu", "tanh"}) {
-    const RunResult result = RunOn(Elementwise(op, 3, ReferenceRelu()), {{1, NAN, 1}});
+    const RunResult result = RunOn(op + std::string("=float32[3*]"), {{1, NAN, 1}});
     EXPECT_FALSE(std::isnan(result.outputs[0][0])) << op;
     EXPECT_TRUE(std::isnan(result.outputs[0][1])) << op;
   }
 }
 
 TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
-  const OpCase op_case = {
-      .name = "Loss",
-      .op = "softmax_cross_entropy",
-      .inputs = {{Shape{4, 3}, DType::kFloat32, 1}, {Shape{4}, DType::kInt32, 1}},
-      .reference = ReferenceSoftmaxCrossEntropy(),
-      .classes = 3};
-  const RunResult result = RunOn(op_case, {{1e4, 0, -1e4,       // certain and right: 0
-                                            1e4, 0, -1e4,       // certain and wrong: 1e4
-                                            -kInfinity, 0, 0,   // a class ruled out: log 2
-                                            -3e4, -3e4, -3e4},  // equal: log 3, first is "it"
-                                           {0, 1, 1, 0}});
+  const RunResult result = RunOn("softmax_cross_entropy=float32[4*,3],int32[4*]",
+                                 {{1e4, 0, -1e4,       // certain and right: 0
+                                   1e4, 0, -1e4,       // certain and wrong: 1e4
+                                   -kInfinity, 0, 0,   // a class ruled out: log 2
+                                   -3e4, -3e4, -3e4},  // equal: log 3, first is "it"
+                                  {0, 1, 1, 0}});
   EXPECT_NEAR(result.outputs[0][0], 1e4 + std::log(2.0) + std::log(3.0), 1e-2);
   EXPECT_EQ(result.outputs[0][1], 4);
   EXPECT_EQ(result.outputs[0][2], 3);
@@ -91,15 +82,11 @@ TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
 }
 
 TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
-  const OpCase op_case = {.name = "LayerNorm",
-                          .op = "layer_norm",
-                          .inputs = {{Shape{2, 4}, DType::kFloat32, 1}},
-                          .reference = ReferenceLayerNorm(1e-5)};
   const Values x = {4096, 4097, 4098, 4099, 7, 7, 7, 7};
   const Values weight = {1, 2, 3, 4}, bias = {5, 6, 7, 8};
-  const RunResult result = RunOn(op_case, {x, weight, bias});
-  const Values want = op_case.reference.forward(
-      {Tensor{op_case.inputs[0], x}, Tensor{{Shape{4}}, weight}, Tensor{{Shape{4}}, bias}});
+  const RunResult result = RunOn("layer_norm=float32[2*,4]", {x, weight, bias});
+  const Values want = ReferenceLayerNorm(1e-5)(
+      {Tensor{{Shape{2, 4}}, x}, Tensor{{Shape{4}}, weight}, Tensor{{Shape{4}}, bias}});
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_NEAR(result.outputs[0][i], want[i], 1e-5 * std::abs(want[i])) << "element " << i;
   }

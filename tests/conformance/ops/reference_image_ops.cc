@@ -1,128 +1,117 @@
 // The ops of convolution nets.
-#include "tests/conformance/ops/reference_terms.h"
+#include <limits>
+
+#include "tests/conformance/ops/reference_ops.h"
 
 namespace engine::test {
 namespace {
+
+struct Window {
+  int64_t kernel, stride, padding;
+
+  explicit Window(const Options& attributes)
+      : kernel(attributes.Int("kernel")),
+        stride(attributes.Int("stride")),
+        padding(attributes.Int("padding")) {
+    if (stride == 0) stride = kernel;
+    if (padding < 0) padding = kernel / 2;
+  }
+  Shape Output(const Shape& x, int64_t channels) const {
+    const auto positions = [&](int64_t extent) {
+      return (extent + 2 * padding - kernel) / stride + 1;
+    };
+    return {x[0], positions(x[1]), positions(x[2]), channels};
+  }
+};
 
 // The index of (b, h, w, c) in a tensor (B, H, W, C).
 size_t Pixel(const Shape& shape, int64_t b, int64_t h, int64_t w, int64_t c) {
   return At(((b * shape[1] + h) * shape[2] + w) * shape[3] + c);
 }
 
-Shape OutputShape(const ReferenceWindow& window, const Shape& x, int64_t channels) {
-  const auto positions = [&](int64_t extent) {
-    return (extent + 2 * window.padding - window.kernel) / window.stride + 1;
-  };
-  return {x[0], positions(x[1]), positions(x[2]), channels};
-}
-
-// Calls body(b, h, w, i, j, y, x) for each output (b, h, w) and each tap (i, j) that meets the
-// input (y, x).
+// Calls body(first of the pixel in the output, first of that in the input, tap) for each output
+// position and each tap of its window that meets the input.
 template <typename Body>
-void ForTaps(const ReferenceWindow& window, const Shape& input, const Body& body) {
-  const Shape output = OutputShape(window, input, 1);
-  for (int64_t b = 0; b < output[0]; ++b) {
-    for (int64_t h = 0; h < output[1]; ++h) {
-      for (int64_t w = 0; w < output[2]; ++w) {
-        for (int64_t i = 0; i < window.kernel; ++i) {
-          for (int64_t j = 0; j < window.kernel; ++j) {
-            const int64_t y = h * window.stride + i - window.padding;
-            const int64_t x = w * window.stride + j - window.padding;
-            if (0 <= y && y < input[1] && 0 <= x && x < input[2]) body(b, h, w, i, j, y, x);
-          }
-        }
-      }
+void ForTaps(const Window& window, const Shape& in, const Shape& out, const Body& body) {
+  const int64_t taps = window.kernel * window.kernel;
+  for (int64_t position = 0; position < out.Count(0, 3); ++position) {
+    const int64_t w = position % out[2], h = position / out[2] % out[1],
+                  b = position / out.Count(1, 3);
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const int64_t y = h * window.stride + tap / window.kernel - window.padding;
+      const int64_t x = w * window.stride + tap % window.kernel - window.padding;
+      const bool inside = 0 <= y && y < in[1] && 0 <= x && x < in[2];
+      if (inside) body(At(position * out[3]), Pixel(in, b, y, x, 0), At(tap));
     }
   }
 }
 
-// Calls body(index in y, index in x) for every element of every window of a pool.
-template <typename Body>
-void ForPooled(const ReferenceWindow& window, const Shape& x, const Body& body) {
-  const Shape y = OutputShape(window, x, x[3]);
-  ForTaps(window, x,
-          [&](int64_t b, int64_t h, int64_t w, int64_t, int64_t, int64_t yy, int64_t xx) {
-            for (int64_t c = 0; c < x[3]; ++c) body(Pixel(y, b, h, w, c), Pixel(x, b, yy, xx, c));
-          });
-}
-
-// Per output the index of its largest input.
-std::vector<size_t> Largest(const ReferenceWindow& window, const Tensor& x) {
-  constexpr size_t kUnset = SIZE_MAX;
-  std::vector<size_t> largest(At(OutputShape(window, x.shape(), x.width()).Count()), kUnset);
-  ForPooled(window, x.shape(), [&](size_t y, size_t at) {
-    if (largest[y] == kUnset || x.values[at] > x.values[largest[y]]) largest[y] = at;
-  });
-  return largest;
+// Folds what a pool's windows hold into outputs that begin as `start`.
+template <typename Fold>
+Formula Pool(const Options& attributes, double start, Fold fold) {
+  return [=, window = Window(attributes)](const std::vector<Tensor>& inputs) {
+    const Shape &x = inputs[0].shape(), y = window.Output(x, x[3]);
+    Values out(At(y.Count()), start);
+    ForTaps(window, x, y, [&](size_t to, size_t from, size_t) {
+      for (size_t c = 0; c < At(x[3]); ++c) {
+        out[to + c] = fold(out[to + c], inputs[0].values[from + c]);
+      }
+    });
+    return out;
+  };
 }
 
 }  // namespace
 
-ReferenceOp ReferenceConv2d(const ReferenceWindow& window) {
-  const auto shape = [window](const std::vector<Tensor>& inputs) {
-    return OutputShape(window, inputs[0].shape(), inputs[1].width());
-  };
-  return SumOfTerms(shape, [=](const std::vector<Tensor>& inputs, auto terms) {
-    const Shape &x = inputs[0].shape(), &weight = inputs[1].shape(), y = shape(inputs);
-    for (size_t i = 0; inputs.size() > 2 && i < At(y.Count()); ++i) {
-      terms.Add(2, i % At(y[3]), i);
-    }
-    ForTaps(window, x,
-            [&](int64_t b, int64_t h, int64_t w, int64_t i, int64_t j, int64_t yy, int64_t xx) {
-              for (int64_t c = 0; c < x[3]; ++c) {
-                for (int64_t o = 0; o < y[3]; ++o) {
-                  terms.Multiply(Pixel(x, b, yy, xx, c), Pixel(weight, i, j, c, o),
-                                 Pixel(y, b, h, w, o));
-                }
-              }
-            });
-  });
-}
-
-ReferenceOp ReferenceMaxPool(const ReferenceWindow& window) {
-  const auto shape = [window](const std::vector<Tensor>& inputs) {
-    return OutputShape(window, inputs[0].shape(), inputs[0].width());
-  };
-  return SumOfTerms(shape, [window](const std::vector<Tensor>& inputs, auto terms) {
-    const std::vector<size_t> largest = Largest(window, inputs[0]);
-    for (size_t i = 0; i < largest.size(); ++i) terms.Add(0, largest[i], i);
-  });
-}
-
-ReferenceOp ReferenceAvgPool(const ReferenceWindow& window) {
-  const auto shape = [window](const std::vector<Tensor>& inputs) {
-    return OutputShape(window, inputs[0].shape(), inputs[0].width());
-  };
-  return SumOfTerms(shape, [window](const std::vector<Tensor>& inputs, auto terms) {
-    ForPooled(window, inputs[0].shape(), [&](size_t y, size_t x) {
-      terms.Add(0, x, y, 1.0 / double(window.kernel * window.kernel));
-    });
-  });
-}
-
-ReferenceOp ReferenceGlobalAvgPool() {
-  const auto shape = [](const std::vector<Tensor>& inputs) {
-    return Shape{inputs[0].shape()[0], inputs[0].width()};
-  };
-  return SumOfTerms(shape, [](const std::vector<Tensor>& inputs, auto terms) {
+Formula ReferenceConv2d(const Options& attributes) {
+  return [window = Window(attributes)](const std::vector<Tensor>& inputs) {
     const Shape& x = inputs[0].shape();
-    const size_t channels = At(x[-1]), sample = At(x.Count(1));
-    for (size_t i = 0; i < inputs[0].values.size(); ++i) {
-      terms.Add(0, i, i / sample * channels + i % channels, 1.0 / double(x.Count(1, -1)));
-    }
-  });
+    const size_t channels = At(x[3]), units = At(inputs[1].width());
+    const Shape y = window.Output(x, inputs[1].width());
+    Values out(At(y.Count()));
+    for (size_t i = 0; inputs.size() > 2 && i < out.size(); ++i)
+      out[i] = inputs[2].values[i % units];
+    ForTaps(window, x, y, [&](size_t to, size_t from, size_t tap) {
+      for (size_t c = 0; c < channels; ++c) {
+        const double* const weight = &inputs[1].values[(tap * channels + c) * units];
+        for (size_t o = 0; o < units; ++o) out[to + o] += inputs[0].values[from + c] * weight[o];
+      }
+    });
+    return out;
+  };
+}
+
+Formula ReferenceMaxPool(const Options& attributes) {
+  return Pool(attributes, -std::numeric_limits<double>::infinity(),
+              [](double a, double b) { return b > a ? b : a; });
+}
+
+Formula ReferenceAvgPool(const Options& attributes) {
+  const Window window(attributes);
+  const double count = static_cast<double>(window.kernel * window.kernel);
+  return Pool(attributes, 0, [count](double a, double b) { return a + b / count; });
+}
+
+Values ReferenceGlobalAvgPool(const std::vector<Tensor>& inputs) {
+  const Shape& x = inputs[0].shape();
+  const size_t channels = At(x[-1]), sample = At(x.Count(1));
+  Values y(At(x[0]) * channels);
+  for (size_t i = 0; i < inputs[0].values.size(); ++i) {
+    y[i / sample * channels + i % channels] += inputs[0].values[i] / double(x.Count(1, -1));
+  }
+  return y;
 }
 
 // From (B, C, H, W) to (B, H, W, C).
-ReferenceOp ReferenceToChannelsLast() {
-  return SumOfTerms(LikeInput, [](const std::vector<Tensor>& inputs, auto terms) {
-    const Shape& x = inputs[0].shape();
-    const size_t positions = At(x[2] * x[3]), channels = At(x[1]);
-    for (size_t i = 0; i < inputs[0].values.size(); ++i) {
-      const size_t sample = i / (positions * channels), c = i / positions % channels;
-      terms.Add(0, i, (sample * positions + i % positions) * channels + c);
-    }
-  });
+Values ReferenceToChannelsLast(const std::vector<Tensor>& inputs) {
+  const Shape& x = inputs[0].shape();
+  const size_t positions = At(x[2] * x[3]), channels = At(x[1]);
+  Values y(inputs[0].values.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t sample = i / (positions * channels), c = i / positions % channels;
+    y[(sample * positions + i % positions) * channels + c] = inputs[0].values[i];
+  }
+  return y;
 }
 
 }  // namespace engine::test

@@ -4,60 +4,38 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
-#include "engine/tensor.h"
+#include "engine/options.h"
+#include "tools/conform/ops/op_sample.h"
 
 namespace engine::test {
 
-using Values = std::vector<double>;
+using namespace conform;
 
-// Integers are held as doubles too.
-struct Tensor {
-  TensorSpec spec;
-  Values values;
+inline size_t At(int64_t i) {
+  return static_cast<size_t>(i);
+}
 
-  const Shape& shape() const { return spec.shape; }
-  int64_t rows() const { return spec.shape.Count(0, -1); }  // all dimensions but the last
-  int64_t width() const { return spec.shape[-1]; }
-};
+// From inputs (data, then parameters) to outputs, one behind the other. While it trains.
+using Formula = std::function<Values(const std::vector<Tensor>& inputs)>;
 
-// Inputs are data inputs, then parameters. `backward` returns one gradient per input, of no meaning
-// for those without. Of an op with several outputs, `forward` returns, and `dy` is, all of them,
-// one behind the other.
-struct ReferenceOp {
-  std::function<Values(const std::vector<Tensor>& inputs)> forward;
-  std::function<std::vector<Values>(const std::vector<Tensor>& inputs, const Values& dy)> backward;
-};
+// That of a sample's op with its attributes, `specs` being those of its library; empty: none is
+// known. Of dropout, for the RandomKey of RunOptions.
+Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs);
 
-ReferenceOp ReferenceLinear();  // also of tied_linear
-ReferenceOp ReferenceMlp();
-ReferenceOp ReferenceRelu();
-ReferenceOp ReferenceGelu();
-ReferenceOp ReferenceTanh();
-ReferenceOp ReferenceAdd();  // also of accumulate
-ReferenceOp ReferenceFlatten();
-ReferenceOp ReferenceLayerNorm(double epsilon);
-ReferenceOp ReferenceAddLayerNorm(double epsilon);
-ReferenceOp ReferenceEmbedding();
-ReferenceOp ReferenceAttention(int64_t heads, bool causal);
-ReferenceOp ReferenceSoftmaxCrossEntropy();
-
-// ---- Of convolution nets
-
-struct ReferenceWindow {
-  int64_t kernel = 1;
-  int64_t stride = 1;
-  int64_t padding = 0;
-};
-
-ReferenceOp ReferenceConv2d(const ReferenceWindow& window);
-ReferenceOp ReferenceMaxPool(const ReferenceWindow& window);
-ReferenceOp ReferenceAvgPool(const ReferenceWindow& window);
-ReferenceOp ReferenceGlobalAvgPool();
-ReferenceOp ReferenceToChannelsLast();
-
-// ---- That behave otherwise in evaluation
+Formula ReferenceGelu();
+Formula ReferenceTanh();
+Formula ReferenceLayerNorm(double epsilon);
+// Inputs: x, weight, bias, running mean, running variance.
+Formula ReferenceBatchNorm(double epsilon);
+Formula ReferenceBatchNormEvaluation(double epsilon);
+Formula ReferenceConv2d(const Options& attributes);
+Formula ReferenceMaxPool(const Options& attributes);
+Formula ReferenceAvgPool(const Options& attributes);
+Values ReferenceGlobalAvgPool(const std::vector<Tensor>& inputs);
+Values ReferenceToChannelsLast(const std::vector<Tensor>& inputs);
 
 // Mean and variance (biased) of each row or of each channel of x (..., C).
 struct Statistics {
@@ -71,20 +49,5 @@ struct Statistics {
   double count = 0;  // of values of each
   Values mean, variance;
 };
-
-// Inputs: x, weight, bias, running mean, running variance. While it trains.
-ReferenceOp ReferenceBatchNorm(double epsilon);
-// In evaluation; it has no backward.
-ReferenceOp ReferenceBatchNormEvaluation(double epsilon);
-
-// What random numbers of an op are a function of, besides the position in a sample.
-struct RandomKey {
-  uint64_t seed = 17;
-  uint64_t step = 3;
-  uint64_t node = 5;
-  uint64_t first_sample = 11;
-};
-
-ReferenceOp ReferenceDropout(double rate, const RandomKey& key);
 
 }  // namespace engine::test

@@ -18,42 +18,11 @@
 #include "tests/support/hub_communicator.h"
 #include "tests/unit/exec/fake_ops.h"
 #include "tests/unit/exec/net.h"
+#include "tools/conform/ops/device_memory.h"
 
 namespace engine::test {
 
-class HostStream final : public StreamBase {
- public:
-  Status Record(Event*) noexcept override { return {}; }
-  Status Wait(Event*) noexcept override { return {}; }
-  Status Synchronize(int64_t) noexcept override { return {}; }
-  void* native() noexcept override { return nullptr; }
-};
-
-class HostDevice : public DeviceBase {
- public:
-  const char* type() const noexcept override { return "cpu"; }
-  Status Allocate(size_t size_bytes, void** out) noexcept override {
-    *out = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
-    return {};
-  }
-  void Free(void* memory) noexcept override { std::free(memory); }
-  Status Copy(void* target, const void* source, size_t size_bytes, Stream*) noexcept override {
-    std::memcpy(target, source, size_bytes);
-    return {};
-  }
-  Status Zero(void* target, size_t size_bytes, Stream*) noexcept override {
-    std::memset(target, 0, size_bytes);
-    return {};
-  }
-  Status CreateStream(Stream** out) noexcept override {
-    *out = new HostStream;
-    return {};
-  }
-  Status CreateEvent(Event** out) noexcept override {
-    *out = nullptr;
-    return Status::Error(StatusCode::kUnsupported, "no events");
-  }
-};
+using conform::HostDevice;
 
 // All-reduce of `world_size` ranks that all hold the same: multiplies by the number of ranks.
 // Transfers end on a thread of its own after `delay`, or at once if that is zero; the one with

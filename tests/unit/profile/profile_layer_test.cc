@@ -4,16 +4,15 @@
 #include <gtest/gtest.h>
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
-#include <memory>
-#include <numeric>
 #include <set>
 #include <vector>
 
 #include "plugins/profile_ops/numbers.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tests/support/expect_status.h"
-#include "tests/support/memory_host.h"
+#include "tools/conform/ops/op_sample.h"
 
 namespace engine::test {
 namespace {
@@ -21,88 +20,41 @@ namespace {
 using profile_ops::GradientAt;
 using profile_ops::Hash;
 using std::chrono::microseconds;
-using testing::Each;
-using testing::ElementsAreArray;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Attributes = OptionValues::Overrides;
 
-// What the plugin asks of a device is its type.
-class TypedDevice final : public DeviceBase {
- public:
-  explicit TypedDevice(const char* type) : type_(type) {}
-  const char* type() const noexcept override { return type_; }
-  Status Allocate(size_t, void**) noexcept override { return Never(); }
-  void Free(void*) noexcept override {}
-  Status Copy(void*, const void*, size_t, Stream*) noexcept override { return Never(); }
-  Status Zero(void*, size_t, Stream*) noexcept override { return Never(); }
-  Status CreateStream(Stream**) noexcept override { return Never(); }
-  Status CreateEvent(Event**) noexcept override { return Never(); }
-
- private:
-  static Status Never() { return Status::Error(StatusCode::kUnsupported, "not of this device"); }
-  const char* const type_;
-};
-
-// One op of a library, with memory for `rows` rows of `columns`.
+// One op of a library, fed with 4 rows of 3.
 class Layer {
  public:
-  Layer(const Attributes& attributes, const Attributes& options = {}, int64_t rows = 4,
-        int64_t columns = 3, int32_t rank = 0)
-      : rows_(rows), columns_(columns), host_({.rank = rank, .world_size = 8}, nullptr, &device_) {
-    const auto plugin = ValueOf(PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]));
-    library_ = ValueOf(plugin.Create<OpLibrary>(host_, options));
-    const OptionValues values(plugin.option_specs(), "profile_layer", attributes);
-    Op* op = nullptr;
-    status_ = library_->CreateOp("profile_layer", values.options(), &op);
-    op_.reset(op);
-    if (!status_.ok()) return;
-    const TensorSpec input{Shape{rows, columns}, DType::kFloat32, 1};
-    status_ = op_->Infer({&input, 1}, &signature);
-    x.resize(static_cast<size_t>(rows * columns));
-    std::iota(x.begin(), x.end(), 1.0f);
-    dy = y = dx = x;
-    weight.assign(static_cast<size_t>(signature.parameters[0].shape.Count()), 0.0f);
-    gradient.assign(weight.size(), 1000.0f);
+  explicit Layer(const Attributes& attributes, const Attributes& options = {}, int32_t rank = 0)
+      : ops_(LoadedOps::Load(Library(), options, {.rank = rank, .world_size = 8})) {
+    const OpSample sample{"profile_layer", attributes, {{Shape{4, 3}, DType::kFloat32, 1}}};
+    Result<MadeOp> made = ops_.Make(sample);
+    status = made.status();
+    if (!status.ok()) return;
+    made_ = std::move(*made);
+    problem = MakeProblem(sample, {}, made_, 4, 1);
   }
 
-  const Status& status() const { return status_; }
-
-  void Forward(uint64_t seed, uint64_t step, bool in_place = false) {
-    Run(&Op::Forward, seed, step, 0, in_place);
-  }
-  void Backward(uint64_t seed, uint64_t step, uint32_t accumulate = 0) {
-    Run(&Op::Backward, seed, step, accumulate, false);
+  static const PluginUnderTest& Library() {
+    static const PluginUnderTest plugin =
+        ValueOf(PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]));
+    return plugin;
   }
 
-  OpSignature signature;
-  std::vector<float> x, y, dy, dx, weight, gradient;
+  RunResult Run(uint64_t seed, uint64_t step) {
+    return RunOp(ops_.device(), made_, problem, {.random = {.seed = seed, .step = step}});
+  }
+  OpRun Start() { return OpRun(ops_.device(), made_, problem); }
+  const OpSignature& signature() const { return made_.signature; }
+
+  Status status;
+  Problem problem;
 
  private:
-  void Run(Status (Op::*pass)(const OpCall&) noexcept, uint64_t seed, uint64_t step,
-           uint32_t accumulate, bool in_place) {
-    const Shape shape{rows_, columns_};
-    const Shape parameters{static_cast<int64_t>(weight.size())};
-    const TensorView inputs[] = {{x.data(), shape}, {weight.data(), parameters}};
-    const TensorView outputs[] = {{in_place ? x.data() : y.data(), shape}};
-    const TensorView output_grads[] = {{dy.data(), shape}};
-    const TensorView input_grads[] = {{dx.data(), shape}, {gradient.data(), parameters}};
-    const Status status = ((*op_).*pass)({.inputs = inputs,
-                                          .outputs = outputs,
-                                          .output_grads = output_grads,
-                                          .input_grads = input_grads,
-                                          .accumulate = accumulate,
-                                          .seed = seed,
-                                          .step = step});
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-
-  const int64_t rows_, columns_;
-  TypedDevice device_{"cpu"};
-  MemoryHost host_;
-  std::unique_ptr<OpLibrary> library_;
-  std::unique_ptr<Op> op_;
-  Status status_;
+  const LoadedOps ops_;
+  MadeOp made_;
 };
 
 Attributes Of(const char* parameters, const char* id = "0", const char* forward_us = "0",
@@ -128,46 +80,39 @@ double ProcessorSeconds() {
 
 TEST(ProfileLayerTest, HasTheParametersItIsToldAndTheShapeOfItsInput) {
   const Layer layer(Of("100"));
-  ASSERT_TRUE(layer.status().ok()) << layer.status().message();
-  EXPECT_EQ(layer.signature.parameter_count, 1);
-  EXPECT_EQ(layer.signature.parameters[0].shape, Shape{100});
-  EXPECT_EQ(layer.signature.outputs[0].shape, (Shape{4, 3}));
-  EXPECT_EQ(layer.signature.outputs[0].batched, 1u);
-  EXPECT_EQ(Layer(Of("100"), {{"size_scale", "0.25"}}).signature.parameters[0].shape, Shape{25});
-  EXPECT_EQ(Layer(Of("3"), {{"size_scale", "0.001"}}).signature.parameters[0].shape, Shape{1});
+  EXPECT_EQ(layer.signature().parameter_count, 1);
+  EXPECT_EQ(layer.signature().parameters[0].shape, Shape{100});
+  EXPECT_EQ(layer.signature().outputs[0].shape, (Shape{4, 3}));
+  EXPECT_EQ(layer.signature().outputs[0].batched, 1u);
+  EXPECT_EQ(Layer(Of("100"), {{"size_scale", "0.25"}}).signature().parameters[0].shape, Shape{25});
+  EXPECT_EQ(Layer(Of("3"), {{"size_scale", "0.001"}}).signature().parameters[0].shape, Shape{1});
 }
 
 TEST(ProfileLayerTest, TooManyParametersAreRefused) {
   const Layer layer(Of("1000000000"), {{"size_scale", "2"}});
-  EXPECT_THAT(layer.status(), FailsWith(StatusCode::kConfig, HasSubstr("size_scale")));
+  EXPECT_THAT(layer.status, FailsWith(StatusCode::kConfig, HasSubstr("size_scale")));
 }
 
 TEST(ProfileLayerTest, WorksOnlyBesideACpuDevice) {
-  const auto plugin = ValueOf(PluginUnderTest::Load(PluginPaths({"profile_ops"})[0]));
-  TypedDevice cuda("cuda");
+  HostDevice cuda("cuda");
   for (Device* device : {static_cast<Device*>(&cuda), static_cast<Device*>(nullptr)}) {
     MemoryHost host({}, nullptr, device);
-    EXPECT_THAT(plugin.Create<OpLibrary>(host), FailsWith(StatusCode::kConfig));
+    EXPECT_THAT(Layer::Library().Create<OpLibrary>(host), FailsWith(StatusCode::kConfig));
   }
 }
 
 TEST(ProfileLayerTest, GradientsAreTheFormulaTimesTheRows) {
-  Layer layer(Of("1000", "5"), {}, 4);
-  layer.Backward(7, 3);
+  const RunResult result = Layer(Of("1000", "5")).Run(7, 3);
   const auto key = static_cast<uint32_t>(Hash(7, 5, 3));
-  for (uint32_t i = 0; i < 1000; ++i) {
-    ASSERT_EQ(layer.gradient[i], 4 * GradientAt(key, i)) << i;
-  }
-  EXPECT_THAT(layer.dx, ElementsAreArray(layer.dy));
-  EXPECT_EQ(std::set<float>(layer.gradient.begin(), layer.gradient.end()).size(), 16u);
+  const std::vector<float>& gradient = result.gradients[1];
+  for (uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(gradient[i], 4 * GradientAt(key, i)) << i;
+  EXPECT_EQ(std::set<float>(gradient.begin(), gradient.end()).size(), 16u);
 }
 
 // So the sum over ranks, which divides by all rows, is the same for any number of ranks.
 TEST(ProfileLayerTest, GradientsDependOnTheLayerAndTheStepButNotOnTheRank) {
   const auto gradient = [](const char* id, uint64_t seed, uint64_t step, int32_t rank) {
-    Layer layer(Of("1000", id), {{"jitter", "0.5"}}, 4, 3, rank);
-    layer.Backward(seed, step);
-    return layer.gradient;
+    return Layer(Of("1000", id), {{"jitter", "0.5"}}, rank).Run(seed, step).gradients;
   };
   const auto reference = gradient("1", 1, 1, 0);
   EXPECT_EQ(gradient("1", 1, 1, 5), reference);
@@ -176,52 +121,29 @@ TEST(ProfileLayerTest, GradientsDependOnTheLayerAndTheStepButNotOnTheRank) {
   EXPECT_NE(gradient("1", 1, 2, 0), reference);
 }
 
-TEST(ProfileLayerTest, AddsToGradientsWhereItIsToldTo) {
-  Layer layer(Of("10"));
-  layer.Backward(1, 1, 0b11);
-  const auto key = static_cast<uint32_t>(Hash(1, 0, 1));
-  EXPECT_EQ(layer.gradient[9], 1000 + 4 * GradientAt(key, 9));
-  EXPECT_EQ(layer.dx[0], 2 * layer.dy[0]);
-}
-
-TEST(ProfileLayerTest, ARankWithoutSamplesHasGradientsOfZero) {
-  Layer layer(Of("10"), {}, 0);
-  layer.Forward(1, 1);
-  layer.Backward(1, 1);
-  EXPECT_THAT(layer.gradient, Each(0.0f));
-}
-
 // Every parameter is read in some step: a forward pass that misses an update shows in the loss.
 TEST(ProfileLayerTest, TheOutputDependsOnAnotherParameterInEachStep) {
-  Layer layer(Of("7"), {}, 2, 3);
-  std::iota(layer.weight.begin(), layer.weight.end(), 1.0f);
+  Layer layer(Of("7"));
+  std::ranges::fill(layer.problem.inputs[0].values, 0.0);
   std::set<float> seen;
   for (uint64_t step = 0; step < 200; ++step) {
-    layer.Forward(1, step);
-    const float w = layer.y[0] - layer.x[0];
-    EXPECT_EQ(layer.y[1] - layer.x[1], -w);
-    EXPECT_EQ(layer.y[2] - layer.x[2], w);
-    EXPECT_EQ(layer.y[3] - layer.x[3], w);  // the next row
-    seen.insert(w);
+    const std::vector<float> y = layer.Run(1, step).outputs[0];
+    EXPECT_EQ(y[1], -y[0]);
+    EXPECT_EQ(y[2], y[0]);
+    EXPECT_EQ(y[3], y[0]);  // the next row
+    seen.insert(y[0]);
   }
   EXPECT_EQ(seen.size(), 7u);
-}
-
-TEST(ProfileLayerTest, WorksInPlace) {
-  Layer layer(Of("1")), other(Of("1"));
-  layer.weight[0] = other.weight[0] = 0.5f;
-  layer.Forward(1, 1, true);
-  other.Forward(1, 1, false);
-  EXPECT_EQ(layer.x, other.y);
 }
 
 // The sum of all sleeps, since one that is late shortens the next.
 TEST(ProfileLayerTest, PassesLastAsLongAsTheyAreToldAndUseNoProcessor) {
   Layer layer(Of("10", "0", "2000", "5000"), {{"time_scale", "2"}});
+  OpRun run = layer.Start();
   const double processor = ProcessorSeconds();
-  EXPECT_GE(Elapsed([&] { layer.Forward(1, 1); }), microseconds(4000));
+  EXPECT_GE(Elapsed([&] { run.Forward(); }), microseconds(4000));
   const auto elapsed = Elapsed([&] {
-    for (int i = 0; i < 5; ++i) layer.Backward(1, 1);
+    for (int i = 0; i < 5; ++i) run.Backward();
   });
   EXPECT_GE(elapsed, microseconds(50'000 - 1000));
   EXPECT_LT(ProcessorSeconds() - processor, 0.027);  // half of the time
@@ -229,8 +151,8 @@ TEST(ProfileLayerTest, PassesLastAsLongAsTheyAreToldAndUseNoProcessor) {
 
 TEST(ProfileLayerTest, JitterIsAFunctionOfSeedRankLayerAndStep) {
   const auto time = [](uint64_t step, int32_t rank) {
-    Layer layer(Of("1", "3", "10000"), {{"jitter", "0.9"}}, 4, 3, rank);
-    return Elapsed([&] { layer.Forward(1, step); });
+    Layer layer(Of("1", "3", "10000"), {{"jitter", "0.9"}}, rank);
+    return Elapsed([&] { layer.Run(1, step); });
   };
   // As the plugin says: from 1 - jitter to 1 + jitter.
   const auto least = [](uint64_t step, uint64_t rank) {

@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cctype>
+
+#include "tests/conformance/ops/op_rig.h"
+
+namespace engine::test {
+namespace {
+
+// Each of `ops` on each of `inputs`. Sizes are small, and odd where that may hurt; some are just
+// large enough for several threads.
+const struct {
+  std::vector<std::string> ops, inputs;
+} kCases[] = {
+    {{"linear(units=1)", "mlp(units=1)"}, {"float32[1*,1]"}},
+    {{"linear(units=33)", "mlp(units=33)"}, {"float32[5*,7]"}},
+    {{"linear(units=1,bias=false)"}, {"float32[4*,33]"}},
+    {{"linear(units=7)", "mlp(units=7)"}, {"float32[2*,3,16]"}},
+    {{"linear(units=96)", "mlp(units=96)"}, {"float32[400*,48]"}},
+    {{"linear(units=16)", "mlp(units=16)"}, {"float32[5*,8]"}},
+    {{"tied_linear"}, {"float32[2*,7,5],float32[33,5]", "float32[3*,16],float32[1,16]"}},
+    {{"relu", "gelu", "tanh"}, {"float32[33*]", "float32[3*,1,7]", "float32[160*,257]"}},
+    {{"flatten"}, {"float32[3*,2,7]", "float32[5*]"}},
+    {{"add", "accumulate"},
+     {"float32[7*],float32[7*]", "float32[3*,5,7],float32[3*,5,7]",
+      "float32[160*,257],float32[160*,257]"}},
+    // With one column epsilon is large: it is rounding over epsilon that is measured. Rows of several
+    // widths in registers, and wider ones, in packs or one by one.
+    {{"layer_norm(epsilon=0.1)"}, {"float32[4*,1]"}},
+    {{"layer_norm(epsilon=1e-3)"}, {"float32[2*,5,33]"}},
+    {{"layer_norm"},
+     {"float32[3*,7]", "float32[600*,64]", "float32[5*,192]", "float32[3*,768]", "float32[3*,1280]",
+      "float32[3*,1283]"}},
+    {{"add_layer_norm(epsilon=0.1)"}, {"float32[4*,1],float32[4*,1]"}},
+    {{"add_layer_norm"},
+     {"float32[3*,7],float32[3*,7]", "float32[2*,5,33],float32[2*,5,33]",
+      "float32[600*,64],float32[600*,64]", "float32[5*,192],float32[5*,192]",
+      "float32[3*,768],float32[3*,768]", "float32[3*,1280],float32[3*,1280]",
+      "float32[3*,1283],float32[3*,1283]"}},
+    {{"embedding(vocabulary=5,width=7)"}, {"int32[3*,7]"}},
+    {{"embedding(vocabulary=33,width=33,positions=9)"}, {"int32[4*,7]"}},
+    {{"embedding(vocabulary=1,width=1,positions=1)"}, {"int32[2*,1]"}},
+    {{"embedding(vocabulary=50,width=64,positions=40)"}, {"int32[20*,40]"}},
+    {{"embedding(vocabulary=70000,width=4,positions=33)"}, {"int32[3*,33]"}},
+    {{"embedding(vocabulary=2,width=3)"}, {"int32[9*,300]"}},
+    {{"attention(heads=1)", "attention(heads=1,causal=false)"},
+     {"float32[1*,1,3]", "float32[1*,131,99]"}},
+    {{"attention(heads=2)", "attention(heads=2,causal=false)"},
+     {"float32[2*,7,30]", "float32[2*,64,192]"}},
+    {{"attention(heads=7)"}, {"float32[3*,16,84]"}},
+    {{"softmax_cross_entropy"},
+     {"float32[5*,7],int32[5*]", "float32[9*,3],int32[9*]", "float32[2*,3,33],int32[2*,3]",
+      "float32[4*,1],int32[4*]", "float32[500*,70],int32[500*]", "float32[3*,2048],int32[3*]",
+      "float32[3*,120000],int32[3*]"}},  // more than a block can hold
+    // With few values per channel, epsilon is large: else what is measured is rounding over a
+    // deviation that may be as small.
+    {{"batch_norm(epsilon=0.1)", "batch_norm(epsilon=0.1,sync=false)"},
+     {"float32[7*,1]", "float32[9*,5]", "float32[3*,2,33]"}},
+    {{"batch_norm(epsilon=1e-3)", "batch_norm(epsilon=1e-3,sync=false)"},
+     {"float32[5*,3,4,20]", "float32[4*,7,5,16]"}},
+    {{"batch_norm", "batch_norm(sync=false)"}, {"float32[16*,9,11,35]"}},
+    {{"dropout(rate=0.5)"}, {"float32[33*]"}},
+    {{"dropout(rate=0.1)"}, {"float32[5*,7]"}},
+    {{"dropout(rate=0)"}, {"float32[6*,3,5,4]"}},
+    {{"dropout(rate=0.999)"}, {"float32[4*,3,3]"}},
+    {{"dropout(rate=0.2)"}, {"float32[160*,257]"}},
+    // Every window, over planes as (B, H, W, C).
+    {{"conv2d(kernel=1,channels=1)"}, {"float32[1*,1,1,1]"}},
+    {{"conv2d(kernel=1,stride=2,channels=16,bias=false)"}, {"float32[2*,5,4,3]"}},
+    {{"conv2d(kernel=1,channels=48)"}, {"float32[5*,3,3,33]"}},
+    {{"conv2d(kernel=2,padding=1,channels=3)"}, {"float32[2*,3,4,2]"}},
+    {{"conv2d(kernel=2,stride=2,padding=0,channels=5)"}, {"float32[1*,5,7,5]"}},
+    {{"conv2d(kernel=3,channels=5)"}, {"float32[5*,6,7,1]"}},
+    {{"conv2d(kernel=3,channels=33)"}, {"float32[2*,5,5,16]"}},
+    {{"conv2d(kernel=3,padding=0,channels=16)"}, {"float32[3*,7,6,3]"}},
+    {{"conv2d(kernel=3,stride=2,channels=16,bias=false)"}, {"float32[5*,5,8,5]"}},
+    {{"conv2d(kernel=3,stride=2,channels=64,bias=false)"}, {"float32[5*,2,2,16]"}},
+    {{"conv2d(kernel=3,channels=33,bias=false)"}, {"float32[5*,1,1,33]"}},
+    {{"conv2d(kernel=3,channels=80,bias=false)"}, {"float32[16*,2,2,33]"}},
+    {{"conv2d(kernel=3,stride=3,padding=2,channels=3)"}, {"float32[2*,7,5,3]"}},
+    {{"conv2d(kernel=3,stride=5,padding=0,channels=4)"}, {"float32[2*,9,8,2]"}},
+    {{"conv2d(kernel=5,channels=16)"}, {"float32[2*,6,5,3]"}},
+    {{"conv2d(kernel=5,stride=2,padding=4,channels=3)"}, {"float32[1*,3,6,5]"}},
+    {{"conv2d(kernel=7,stride=2,channels=33,bias=false)"}, {"float32[3*,9,10,3]"}},
+    {{"conv2d(kernel=7,channels=1)"}, {"float32[1*,2,2,1]"}},
+    {{"conv2d(kernel=3,channels=32)"}, {"float32[3*,17,20,16]"}},  // several threads and chunks
+    {{"max_pool(kernel=1)", "avg_pool(kernel=1)"}, {"float32[1*,1,1,1]"}},
+    {{"max_pool(kernel=2)", "avg_pool(kernel=2)"},
+     {"float32[5*,4,6,16]", "float32[2*,5,7,5]", "float32[16*,20,20,8]"}},
+    {{"max_pool(kernel=3,stride=2,padding=1)", "avg_pool(kernel=3,stride=2,padding=1)"},
+     {"float32[3*,8,7,33]", "float32[16*,20,20,16]"}},
+    {{"max_pool(kernel=3,stride=1,padding=1)", "avg_pool(kernel=3,stride=1,padding=1)"},
+     {"float32[2*,5,4,3]"}},
+    {{"max_pool(kernel=3,padding=2)", "avg_pool(kernel=3,padding=2)"}, {"float32[2*,7,5,16]"}},
+    {{"max_pool(kernel=2,stride=3)", "avg_pool(kernel=2,stride=3)"}, {"float32[2*,8,6,17]"}},
+    {{"max_pool(kernel=5,stride=2,padding=2)", "avg_pool(kernel=5,stride=2,padding=2)"},
+     {"float32[2*,3,2,4]"}},
+    {{"global_avg_pool"}, {"float32[3*,5,7]", "float32[5*,4,3,33]", "float32[70*,8,8,16]"}},
+    {{"to_channels_last"}, {"float32[3*,1,4,5]", "float32[5*,3,5,7]", "float32[9*,33,16,16]"}},
+};
+
+}  // namespace
+
+std::vector<OpSample> FormulaCases() {
+  std::vector<OpSample> samples;
+  for (const auto& cases : kCases) {
+    for (const std::string& op : cases.ops) {
+      for (const std::string& inputs : cases.inputs) samples.push_back(Sample(op + "=" + inputs));
+    }
+  }
+  return samples;
+}
+
+}  // namespace engine::test

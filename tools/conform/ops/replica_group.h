@@ -1,0 +1,89 @@
+// Replicas of one op on ranks that are threads of this process.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace engine::conform {
+
+// A Gather ends when all ranks are there. One that waits for longer than the timeout fails on all
+// ranks, then and from then on.
+class ReplicaGroup {
+ public:
+  explicit ReplicaGroup(int32_t size, int64_t timeout_ms = 20'000)
+      : timeout_(timeout_ms), parts_(static_cast<size_t>(size)) {
+    for (int32_t rank = 0; rank < size; ++rank) members_.emplace_back(*this, rank);
+  }
+  ReplicaGroup(const ReplicaGroup&) = delete;
+
+  // For the thread that is rank `rank`; lives as long as this. Memory is the host's.
+  Replicas* rank(int32_t rank) { return &members_[static_cast<size_t>(rank)]; }
+
+  // The counts of the gathers that `rank` has asked for.
+  const std::vector<int64_t>& counts(int32_t rank) const {
+    return members_[static_cast<size_t>(rank)].counts;
+  }
+  // How many have ended well.
+  int64_t gathers() const { return rounds_; }
+
+ private:
+  struct Member final : Replicas {
+    Member(ReplicaGroup& its_group, int32_t its_rank) : group(its_group), own_rank(its_rank) {}
+    int32_t size() const noexcept override { return static_cast<int32_t>(group.parts_.size()); }
+    int32_t rank() const noexcept override { return own_rank; }
+    Status Gather(const float* own, int64_t count, float* all, Stream*) noexcept override {
+      counts.push_back(count);
+      return group.Gather(static_cast<size_t>(own_rank), own, count, all);
+    }
+
+    ReplicaGroup& group;
+    const int32_t own_rank;
+    std::vector<int64_t> counts;
+  };
+
+  Status Gather(size_t rank, const float* own, int64_t count, float* all) {
+    std::unique_lock lock(mutex_);
+    parts_[rank].assign(own, own + count);
+    here_ |= uint64_t{1} << rank;
+    const int64_t round = rounds_;
+    if (!failed_ && here_ + 1 == uint64_t{1} << parts_.size()) {
+      gathered_.clear();
+      for (const auto& part : parts_) gathered_.insert(gathered_.end(), part.begin(), part.end());
+      here_ = 0;
+      ++rounds_;
+      changed_.notify_all();
+    }
+    failed_ |= !changed_.wait_for(lock, timeout_, [&] { return rounds_ > round || failed_; });
+    changed_.notify_all();
+    if (rounds_ > round) {
+      // Nobody begins the next round before this rank asks for it.
+      std::copy(gathered_.begin(), gathered_.end(), all);
+      return {};
+    }
+    int32_t missing = 0;
+    while ((here_ >> missing & 1) != 0) ++missing;
+    return Status::Error(StatusCode::kTimeout, "a gather of replicas timed out after %lld ms",
+                         static_cast<long long>(timeout_.count()))
+        .WithRank(missing);
+  }
+
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<std::vector<float>> parts_;
+  std::vector<float> gathered_;
+  uint64_t here_ = 0;  // bit of each rank
+  int64_t rounds_ = 0;
+  bool failed_ = false;
+  std::deque<Member> members_;  // a deque does not move its elements
+};
+
+}  // namespace engine::conform
