@@ -111,7 +111,7 @@ Status RunWithInteger(const std::string& path, const char* text, size_t input, s
 
 // Whether the device finds faults in data by itself; it then knows only the place in the batch.
 bool FindsFaultsLater(const LoadedOps& ops) {
-  return ops.device()->Query(kAcceleratorId) != nullptr;
+  return Query<Accelerator>(*ops.device()) != nullptr;
 }
 
 TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {

@@ -14,14 +14,14 @@ namespace {
 constexpr size_t kGuardBefore = 64, kGuardBehind = 4096;
 constexpr std::byte kGuard{0xa5};
 
-class HostStream final : public Stream {
+class HostStream final : public StreamBase {
   Status Record(Event*) noexcept override { return {}; }
   Status Wait(Event*) noexcept override { return {}; }
   Status Synchronize(int64_t) noexcept override { return {}; }
   void* native() noexcept override { return nullptr; }
 };
 
-class HostEvent final : public Event {
+class HostEvent final : public EventBase {
   Status WaitHost(int64_t) noexcept override { return {}; }
   void* native() noexcept override { return nullptr; }
 };

@@ -14,7 +14,7 @@ namespace engine::conform {
 constexpr int64_t kDeviceTimeoutMs = 10'000;
 
 // The host as a device: work is done when the call that asks for it returns.
-class HostDevice : public Device {
+class HostDevice : public DeviceBase {
  public:
   explicit HostDevice(const char* type = "cpu") : type_(type) {}
   const char* type() const noexcept override { return type_; }

@@ -23,7 +23,7 @@ std::string BringsNoDevice() {
 std::string IsNoAccelerator() {
   if (const std::string why = BringsNoDevice(); !why.empty()) return why;
   const LoadedOps ops = LoadUnderTest();
-  const bool is_one = ops.device() != nullptr && ops.device()->Query(kAcceleratorId) != nullptr;
+  const bool is_one = ops.device() != nullptr && Query<Accelerator>(*ops.device()) != nullptr;
   return is_one ? "" : "its memory is the host's";
 }
 
@@ -140,7 +140,7 @@ TEST_F(OpDevice, OrdersStreamsByEvents) {
 
 class OpAccelerator : public OpDevice {
  protected:
-  Accelerator& accelerator() { return *static_cast<Accelerator*>(device_->Query(kAcceleratorId)); }
+  Accelerator& accelerator() { return *Query<Accelerator>(*device_); }
 };
 
 TEST_F(OpAccelerator, LendsHostMemory) {

@@ -36,7 +36,7 @@ std::vector<float> Decode(std::span<const std::byte> bytes, DType dtype) {
 
 // Null for a device whose work is done when the call returns.
 Accelerator* AcceleratorOf(Device* device) {
-  return static_cast<Accelerator*>(device->Query(kAcceleratorId));
+  return Query<Accelerator>(*device);
 }
 
 std::unique_ptr<Stream> NewStream(Device* device) {
@@ -46,7 +46,7 @@ std::unique_ptr<Stream> NewStream(Device* device) {
 }
 
 // The replicas of an op on any device, over others that work on host memory.
-class StagedReplicas final : public Replicas {
+class StagedReplicas final : public ReplicasBase {
  public:
   StagedReplicas(Replicas* on_host, Device* device) : on_host_(on_host), device_(device) {}
 
@@ -91,7 +91,7 @@ class OpRun::Memory {
 
   // Gradients are those of Backward: Forward sees none.
   OpCall Call(uint32_t pass) {
-    std::span<const TensorView> none;
+    Array<const TensorView> none;
     return {.inputs = inputs_,
             .outputs = outputs_,
             .output_grads = pass == kBackward ? output_gradients_ : none,

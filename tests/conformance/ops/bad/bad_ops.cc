@@ -44,11 +44,11 @@ constexpr std::array<OpName, 15> kOps = {"good",
                                          "allocates",
                                          "picky"};
 
-class Product final : public Op {
+class Product final : public OpBase {
  public:
   explicit Product(Fault fault) : fault_(fault) {}
 
-  Status Infer(std::span<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     if (inputs.size() != 1 || inputs[0].dtype != DType::kFloat32 || inputs[0].shape.ndim < 2 ||
         (fault_ == kPicky && inputs[0].shape[-1] != 11)) {
       const bool silent = fault_ == kRefusesSilently;
@@ -112,7 +112,7 @@ class Product final : public Op {
 
 thread_local const float* Product::last_x = nullptr;
 
-class BadOps final : public OpLibrary {
+class BadOps final : public OpLibraryBase {
  public:
   Device* device() noexcept override { return nullptr; }
   Status CreateOp(std::string_view name, const Options&, Op** out) noexcept override {
