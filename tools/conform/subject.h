@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/rank_context.h"
 #include "tools/conform/plugin_under_test.h"
 
 namespace engine::conform {
@@ -17,6 +18,9 @@ struct Subject {
   // --with: other plugins that a suite needs, such as the op plugin whose device a rank gets.
   std::vector<PluginUnderTest> others;
 
+  // Of a launcher's job: the rank that this process is. Null: ranks are threads.
+  base::RankContext* launched = nullptr;
+
   // The one of this kind, or null.
   const PluginUnderTest* Other(PluginKind kind) const;
 };
@@ -24,6 +28,9 @@ struct Subject {
 // GoogleTest makes its tests itself and can hand them nothing, so this is where they find it. Set
 // once, before they run (child.h).
 const Subject& UnderTest();
+// Not where tests of this repository use the rigs.
+bool HasSubject();
+void SetSubject(Subject subject);
 
 // Of a world of one, with the device that an op plugin of --with brings.
 inline Host& HostOfOne() {
