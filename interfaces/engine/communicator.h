@@ -39,11 +39,12 @@ enum class Reduction : int32_t { kSum = 0, kMax = 1, kMin = 2 };
 
 // One transfer, by value. `send` == `recv` means in place (for reduce-scatter: recv == the rank's
 // slice of send; for all-gather: send == the rank's slice of recv). Buffers belong to the caller
-// and stay untouched until the Work is terminal. Then, after an error too, the engine frees them: what
-// hardware may still read or write when a transfer cannot be cancelled (MPI, RDMA) has to be memory of
-// the implementation, which keeps it.
+// and stay untouched until the Work is terminal. Then, after an error too, the engine frees them:
+// what hardware may still read or write when a transfer cannot be cancelled (MPI, RDMA) has to be
+// memory of the implementation, which keeps it.
 //
-// The result of a reduction is the same on all ranks, to the bit; it should be the same in every run.
+// The result of a reduction is the same on all ranks, to the bit; it should be the same in every
+// run.
 struct Transfer {
   TransferKind kind = TransferKind::kAllReduce;
   DType dtype = DType::kFloat32;
@@ -113,26 +114,26 @@ struct CommunicatorTraits {
 };
 
 // One group of ranks. Created with the rank, size and store of its Host; creation is collective and
-// fails with kRendezvous when a rank has not come by RankInfo::rendezvous_timeout_ms, and should name
-// the first that is missing. Several may live in a process, at once and one after another: deleting one
-// gives back its descriptors, threads and memory.
+// fails with kRendezvous when a rank has not come by RankInfo::rendezvous_timeout_ms, and should
+// name the first that is missing. Several may live in a process, at once and one after another:
+// deleting one gives back its descriptors, threads and memory.
 //
 // After a failure or Abort every later call fails with the first reason. A kTimeout should name the
 // rank that has not moved, on every rank. When a rank aborts or its process dies, the transfers of
-// others that need it should fail within a second, with kPeerLost and its rank, and not only by their
-// deadline.
+// others that need it should fail within a second, with kPeerLost and its rank, and not only by
+// their deadline.
 //
-// When a run fails the engine calls Abort before it deletes the communicator. There is no Abort where a
-// run ends well or on request, or where another plugin of the rank could not be made. The destructor
-// ends every pending Work, with kAborted, before it returns.
+// When a run fails the engine calls Abort before it deletes the communicator. There is no Abort
+// where a run ends well or on request, or where another plugin of the rank could not be made. The
+// destructor ends every pending Work, with kAborted, before it returns.
 class Communicator : public Object {
  public:
   virtual CommunicatorTraits traits() const noexcept = 0;  // [any-thread]
 
   // Starts a transfer and returns at once; *out is the caller's to Release. Any number may be under
-  // way. No Work is made on error; kInvalidArgument, for a count below 0 or a timeout_ms of 0, is no
-  // failure of the communicator. With one rank a transfer is a local copy. Should allocate nothing
-  // once as many transfers have been under way. [io-lane]
+  // way. No Work is made on error; kInvalidArgument, for a count below 0 or a timeout_ms of 0, is
+  // no failure of the communicator. With one rank a transfer is a local copy. Should allocate
+  // nothing once as many transfers have been under way. [io-lane]
   virtual Status Submit(const Transfer& transfer, Work** out) noexcept = 0;
 
   // Makes every pending and later Work fail with `reason` within a second; idempotent, the first
