@@ -32,8 +32,8 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/folder_host.h"
 #include "bench/collectives/contender.h"
-#include "bench/support/folder_host.h"
 #include "core/plugin/create_object.h"
 #include "engine/communicator.h"
 #include "engine/ext/shared_memory.h"
@@ -266,11 +266,11 @@ void PrintTable(const Flags& flags, const std::vector<Competitor>& all) {
 void Measure(const Flags& flags) {
   constexpr size_t kLargest = kSizes[std::size(kSizes) - 1];
   const std::string folder = SharedFolder();
-  FolderHost host({.rank = Rank(),
-                   .world_size = WorldSize(),
-                   .local_rank = Rank(),
-                   .local_world_size = WorldSize()},
-                  folder);
+  launch::FolderHost host({.rank = Rank(),
+                           .world_size = WorldSize(),
+                           .local_rank = Rank(),
+                           .local_world_size = WorldSize()},
+                          folder);
   const auto choice = ChoosePlugin(ENGINE_BENCH_PLUGIN_DIR "/libengine_shm.so", {}, {});
   Require(choice.status(), "plugin");
   const auto created = plugin::Create<Communicator>(*choice, host);

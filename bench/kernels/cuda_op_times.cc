@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "app/launch/folder_host.h"
 #include "app/plugins/option_value.h"
 #include "bench/collectives/contender.h"
-#include "bench/support/folder_host.h"
 #include "core/graph/device_buffer.h"
 #include "core/plugin/create_object.h"
 
@@ -277,7 +277,7 @@ int Run(int argc, char** argv) {
   }
   const int64_t samples = words.size() > 1 ? std::atoll(words[1].c_str()) : 64;
   const std::string precision = words.size() > 2 ? words[2] : "bf16";
-  static FolderHost host({}, {});  // a world of one, without a store; plugins may keep it
+  static launch::FolderHost host({}, {});  // a world of one, without a store; plugins may keep it
   options.insert(options.begin(), "precision=" + precision);
   const auto choice = ChoosePlugin(words[0], options, {});
   const auto library = choice.ok() ? plugin::Create<OpLibrary>(*choice, host)

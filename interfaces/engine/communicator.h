@@ -42,7 +42,12 @@ enum class Reduction : int32_t { kSum = 0, kMax = 1, kMin = 2 };
 
 // One transfer, by value. `send` == `recv` means in place (for reduce-scatter: recv == the rank's
 // slice of send; for all-gather: send == the rank's slice of recv). Buffers belong to the caller
-// and stay untouched until the Work is terminal.
+// and stay untouched until the Work is terminal. Then, after an error too, the engine frees them:
+// what hardware may still read or write when a transfer cannot be cancelled (MPI, RDMA) has to be
+// memory of the implementation, which keeps it.
+//
+// The result of a reduction is the same on all ranks, to the bit; it should be the same in every
+// run.
 struct Transfer {
   uint64_t struct_size = sizeof(Transfer);
   TransferKind kind = TransferKind::kAllReduce;
@@ -92,10 +97,12 @@ class WorkBase : public Implements<Work> {
 
   // Calls callback(context) exactly once when the transfer is terminal, also after an error: at
   // once if it is terminal already, else without locks from a thread of the implementation, or from
-  // one that is in WaitHost of any Work. Once per Work. It must not block. [any-thread]
+  // one that is in WaitHost of any Work. Once per Work. It must not block; it may submit the next
+  // transfer and release this Work. [any-thread]
   virtual void OnDone(void (*callback)(void* context), void* context) noexcept = 0;
 
-  // Ends the caller's use; the object may be reused by the implementation. [any-thread]
+  // Ends the caller's use; the object may be reused by the implementation, and memory does not grow
+  // with the number of transfers. Should allocate nothing. [any-thread]
   virtual void Release() noexcept = 0;
 
  protected:
@@ -104,9 +111,10 @@ class WorkBase : public Implements<Work> {
 
 struct CommunicatorTraits {
   uint64_t struct_size = sizeof(CommunicatorTraits);
-  uint32_t kinds = 0;          // Bit(TransferKind) | ...
-  uint32_t dtypes = 0;         // Bit(DType) | ...
-  uint32_t ordered = 1;        // 1: all ranks must submit in the same order
+  uint32_t kinds = 0;    // Bit(TransferKind) | ...; all-reduce is among them
+  uint32_t dtypes = 0;   // Bit(DType) | ...; float32 is among them
+  uint32_t ordered = 1;  // 1: all ranks must submit in the same order. Ranks that differ should get
+                         // an error on every rank (kInvalidArgument), never a wrong result
   uint32_t max_in_flight = 0;  // transfers that make progress at once; 0 = no bound
   uint32_t no_op = 0;          // 1: moves nothing: results are not reduced
   uint32_t device_memory = 0;  // 1: buffers may lie in memory of the run's device, if that is an
@@ -115,14 +123,27 @@ struct CommunicatorTraits {
 ENGINE_LAYOUT(CommunicatorTraits, struct_size, kinds, dtypes, ordered, max_in_flight, no_op,
               device_memory);
 // One group of ranks. Created with the rank, size and store of its Host; creation is collective and
-// has a deadline. After a failure or Abort every later call fails with the first reason.
+// fails with kRendezvous when a rank has not come by RankInfo::rendezvous_timeout_ms, and should
+// name the first that is missing. Several may live in a process, at once and one after another:
+// deleting one gives back its descriptors, threads and memory.
+//
+// After a failure or Abort every later call fails with the first reason. A kTimeout should name the
+// rank that has not moved, on every rank. When a rank aborts or its process dies, the transfers of
+// others that need it should fail within a second, with kPeerLost and its rank, and not only by
+// their deadline.
+//
+// When a run fails the engine calls Abort before it deletes the communicator. There is no Abort
+// where a run ends well or on request, or where another plugin of the rank could not be made. The
+// destructor ends every pending Work, with kAborted, before it returns.
 ENGINE_INTERFACE(Communicator, Object, "engine.communicator.draft/1", traits, Submit, Abort);
 class CommunicatorBase : public Implements<Communicator> {
  public:
   virtual CommunicatorTraits traits() const noexcept = 0;  // [any-thread]
 
-  // Starts a transfer and returns at once; *out is the caller's to Release. No Work is made on
-  // error. With one rank a transfer is a local copy. [io-lane]
+  // Starts a transfer and returns at once; *out is the caller's to Release. Any number may be under
+  // way. No Work is made on error; kInvalidArgument, for a count below 0 or a timeout_ms of 0, is
+  // no failure of the communicator. With one rank a transfer is a local copy. Should allocate
+  // nothing once as many transfers have been under way. [io-lane]
   virtual Status Submit(const Transfer& transfer, Work** out) noexcept = 0;
 
   // Makes every pending and later Work fail with `reason` within a second; idempotent, the first

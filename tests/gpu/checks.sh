@@ -92,8 +92,8 @@ all_checks() {
   check equal_bits.recorded_after_evaluations 60 equal_bits "$record" gpt --set cuda_ops.precision=bf16 \
     --set train.evaluate_every=3
   check equal_bits.recorded_with_smaller_batches 60 equal_bits "$record" cnn --set data.synthetic.samples=21
-  ENGINE_CONFORMANCE_PLUGINS=$plugins/libengine_nccl.so \
-    check nccl.one_rank 60 suite "$stage/bin/communicator_conformance" --gtest_filter='*OneRank*'
+  check nccl.one_rank 60 staged "$stage/bin/engine-conform" "$plugins/libengine_nccl.so" -n 1 \
+    --with "$plugins/libengine_cuda_ops.so"
   for run in "${gpu_runs_of_two[@]}"; do check "nccl.two_ranks.$run" 60 two_ranks "$run" 1e-3; done
   # shellcheck disable=SC2086 # two words
   check nccl.two_ranks.recorded 60 two_ranks gpt 1e-3 $record

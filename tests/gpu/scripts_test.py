@@ -57,10 +57,10 @@ class Scripts(unittest.TestCase):
         self.results = self.folder / "results"
         write(self.folder / "path" / "nvidia-smi", "#!/bin/sh\necho 'NVIDIA H100 of paper, 580.1, 81559 MiB'\n")
         (self.folder / "path" / "python3").symlink_to(sys.executable)  # not by way of a slow wrapper
-        for name in ("ops_conformance", "cuda_attention_device", "golden_conformance", "image_golden_conformance",
-                     "communicator_conformance"):
+        for name in ("ops_conformance", "cuda_attention_device", "golden_conformance", "image_golden_conformance"):
             self.suite(name, "Passes")
         write(self.folder / "stage" / "bin" / "engine", FAKE_ENGINE)
+        write(self.folder / "stage" / "bin" / "engine-conform", "#!/bin/sh\n")
         write(self.folder / "stage" / "commit", "abc\n")
         for run in ("mlp.1", "mlp.2", "cnn.1", "resnet.1", "gpt.1", "gpt.2", "clip.1"):
             self.reference(run, [2.5, 2.25])
@@ -98,7 +98,7 @@ class Run(Scripts):
         self.suite("cuda_attention_device", "Fails:Suite.Passes")
         self.suite("golden_conformance", "Crashes:Suite.Passes")
         self.suite("image_golden_conformance", "HangsAndIgnoresSignals:Suite.Passes")
-        self.suite("communicator_conformance", "ThereIsNoSuchTest")
+        self.suite("engine-conform", "Fails")
         code, out = self.run_script("tests/gpu/run.sh", "ops", "att", "golden", "nccl.one", STEP_LIMIT="8")
         self.assertEqual(code, 1, out)
         lines = self.lines()
@@ -110,7 +110,7 @@ class Run(Scripts):
         self.assertEqual(lines["attention"]["data"], [{"passed": 1, "skipped": 0}])
         self.assertEqual(lines["golden.float32"]["reason"], "crashed or killed: SIGSEGV")
         self.assertEqual(lines["golden.images"]["reason"], "timed out after 8 s")
-        self.assertIn("no test ran", lines["nccl.one_rank"]["reason"])
+        self.assertIn("Failure", lines["nccl.one_rank"]["reason"])
         self.assertEqual(lines["all"], {"name": "all", "ok": 1, "failed": 5, "skipped": 0, "not_run": 0})
         self.assertIn("abc", " ".join(lines["report"]["data"]))
         for name, line in list(lines.items())[1:-1]:

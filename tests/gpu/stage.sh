@@ -16,14 +16,14 @@ stage=$PWD/build/gpu_stage
   exit 79
 }
 plugins=(text tokens mnist cifar10 synthetic gpt mlp cnn resnet net cpu_ops cuda_ops nccl null sequential_sched fifo_sched priority_sched sgd adamw clip_norm clip_value cast_bf16)
-tests=(ops_conformance golden_conformance image_golden_conformance communicator_conformance)
+tests=(ops_conformance golden_conformance image_golden_conformance)
 bench=(cuda_op_times)
-cmake --build "$build" --target engine cuda_attention_device "${plugins[@]/#/engine_}" "${tests[@]}" "${bench[@]}" >/dev/null
+cmake --build "$build" --target engine engine_conform cuda_attention_device "${plugins[@]/#/engine_}" "${tests[@]}" "${bench[@]}" >/dev/null
 
 rm -rf "$stage"
 mkdir -p "$stage"/{bin,lib,plugins,golden,reference}
 for name in "${plugins[@]}"; do cp "$build/lib/engine/plugins/libengine_$name.so" "$stage/plugins/"; done
-cp "$build"/bin/{engine,cuda_attention_device} "${tests[@]/#/$build/tests/}" "${bench[@]/#/$build/bench/}" "$stage/bin/"
+cp "$build"/bin/{engine,engine-conform,cuda_attention_device} "${tests[@]/#/$build/tests/}" "${bench[@]/#/$build/bench/}" "$stage/bin/"
 cp tests/golden/*.safetensors "$stage/golden/"
 strip --strip-unneeded "$stage"/bin/* "$stage"/plugins/*
 

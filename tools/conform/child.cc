@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,9 +14,34 @@
 namespace engine::conform {
 namespace {
 
-// Of this process, set once by RunSuite.
+// Of this process, set once by RunSuites.
 int report_fd = -1;
-std::optional<Subject> under_test;
+
+constexpr int64_t kOutcomeMs = 120000;  // for another rank to end the test, too
+
+// What failed in a test, on this rank of a launcher's job.
+std::string FailuresOf(const testing::TestInfo& test) {
+  std::string text;
+  for (int i = 0; i < test.result()->total_part_count(); ++i) {
+    const testing::TestPartResult& part = test.result()->GetTestPartResult(i);
+    if (part.failed()) text += text.empty() ? part.message() : std::string("; ") + part.message();
+  }
+  return text;
+}
+
+// Ranks of a launcher's job meet at the end of each test; rank 0 reports what the others have found.
+void ShareOutcome(base::RankContext& rank, const testing::TestInfo& test) {
+  const std::string prefix =
+      std::string("conform/end/") + test.test_suite_name() + "." + test.name() + "/";
+  (void)rank.store.Set(prefix + std::to_string(rank.info.rank), FailuresOf(test));
+  for (int other = 0; other < rank.info.world_size; ++other) {
+    const auto found = rank.store.Get(prefix + std::to_string(other), kOutcomeMs);
+    const std::string what = found.ok() ? *found : found.status().message();
+    if (other != rank.info.rank && !what.empty()) {
+      Report({"failed", "rank " + std::to_string(other) + ": " + what});
+    }
+  }
+}
 
 class Reporter final : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override { Report({"test", test.name()}); }
@@ -29,7 +53,10 @@ class Reporter final : public testing::EmptyTestEventListener {
     }
     Report({part.failed() ? "failed" : "skipped", text});
   }
-  void OnTestEnd(const testing::TestInfo&) override { Report({"end"}); }
+  void OnTestEnd(const testing::TestInfo& test) override {
+    if (UnderTest().launched != nullptr) ShareOutcome(*UnderTest().launched, test);
+    Report({"end"});
+  }
 };
 
 }  // namespace
@@ -41,35 +68,32 @@ void Report(const std::vector<std::string>& event) {
   if (report_fd >= 0 && write(report_fd, line.data(), line.size()) < 0) _exit(1);  // nobody reads
 }
 
-const Subject& UnderTest() {
-  return *under_test;
-}
-
-const PluginUnderTest* Subject::Other(PluginKind kind) const {
-  const auto found = std::ranges::find_if(
-      others, [kind](const PluginUnderTest& other) { return other.file().kind == kind; });
-  return found == others.end() ? nullptr : &*found;
-}
-
 Seeds::Seeds(uint32_t count) : first_(UnderTest().seed), count_(count) {}
 
-void RunSuite(Subject subject, const Suite& suite, const std::string& filter, int fd) {
+void RunSuites(Subject subject, const std::vector<SuiteRun>& runs, int fd) {
   report_fd = fd;
-  under_test = std::move(subject);
+  SetSubject(std::move(subject));
   const plugins::PluginFile& file = UnderTest().plugin.file();
   if (const auto loaded = file.load(file); !loaded.ok()) {
     return Report({"refused", loaded.status().message()});
   }
-  if (suite.absent != nullptr) {
-    if (const std::string why = suite.absent(); !why.empty()) return Report({"absent", why});
+  bool initialised = false;
+  for (const auto& [suite, filter] : runs) {
+    const std::string why = suite->absent != nullptr ? suite->absent() : "";
+    if (!why.empty()) {
+      Report({"absent", why});
+      continue;
+    }
+    if (!std::exchange(initialised, true)) {
+      testing::InitGoogleTest();
+      testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+      delete listeners.Release(listeners.default_result_printer());
+      listeners.Append(std::make_unique<Reporter>().release());
+    }
+    GTEST_FLAG_SET(filter, filter);
+    [[maybe_unused]] const int failed = RUN_ALL_TESTS();  // what failed was reported
+    Report({"done"});
   }
-  testing::InitGoogleTest();
-  GTEST_FLAG_SET(filter, filter);
-  testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
-  delete listeners.Release(listeners.default_result_printer());
-  listeners.Append(std::make_unique<Reporter>().release());
-  [[maybe_unused]] const int failed = RUN_ALL_TESTS();  // what failed was reported
-  Report({"done"});
 }
 
 }  // namespace engine::conform

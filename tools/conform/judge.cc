@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -131,12 +132,11 @@ void Add(const Event& event, TestResult* test) {
   }
 }
 
-// Runs one process of the suite; false: another one has to go on after the test that broke it.
-Result<bool> RunOnce(const JudgeSettings& settings, std::vector<std::string> command,
-                     SuiteResult* result) {
+// Follows one suite of a process, which has more of them if it `stays`; false: another one has to go
+// on after the test that broke it.
+Result<bool> RunOnce(Child& child, bool stays, const JudgeSettings& settings, SuiteResult* result) {
   const auto timeout = std::chrono::seconds(settings.timeout_s);
   const size_t before = result->tests.size();
-  Child child(command);
   bool open = false, done = false;
   auto deadline = Clock::now() + timeout;
   for (Event event; !done && !(event = child.Next(deadline)).empty();) {
@@ -151,6 +151,7 @@ Result<bool> RunOnce(const JudgeSettings& settings, std::vector<std::string> com
     if (what == "test" || what == "end") open = what == "test";
     if (result->tests.size() > before) Add(event, &result->tests.back());
   }
+  if (done && stays) return true;
   const bool silent = !done && Clock::now() >= deadline;
   const std::string problem = child.End(silent, settings.timeout_s);
   if (problem.empty() && done) return true;
@@ -161,34 +162,74 @@ Result<bool> RunOnce(const JudgeSettings& settings, std::vector<std::string> com
     broken.sentence = "The code of a plugin ends no process, whatever is called before and after.";
   }
   broken.outcome = Outcome::kFailed;
+  broken.broke = true;
   broken.message = problem.empty() ? "it ended the process" : problem;
   return done || !any;
 }
 
-}  // namespace
+std::vector<std::string> CommandOf(const SuiteChoice& choice) {
+  return {"--suite", choice.suite->name + (choice.test.empty() ? "" : "." + choice.test)};
+}
 
-Result<SuiteResult> JudgeSuite(const Suite& suite, const JudgeSettings& settings) {
-  SuiteResult result{.suite = &suite};
+void AddIfNothingRan(const JudgeSettings& settings, SuiteResult* result) {
+  const auto ran = [](const TestResult& test) { return test.outcome != Outcome::kSkipped; };
+  const bool may_be_absent = !result->absent.empty() && !settings.wanted;
+  if (may_be_absent || std::ranges::any_of(result->tests, ran)) return;
+  result->tests.push_back(
+      {.suite = result->suite->name,
+       .test = "RunsATest",
+       .sentence = "A suite in which nothing ran has judged nothing.",
+       .outcome = Outcome::kFailed,
+       .message = result->absent.empty() ? "no test of the suite ran" : result->absent});
+  result->absent.clear();
+}
+
+// Each suite in a process of its own, and after a test that breaks it the rest in another one.
+Result<SuiteResult> JudgeAlone(const SuiteChoice& choice, const JudgeSettings& settings) {
+  SuiteResult result{.suite = choice.suite};
   for (bool done = false; !done;) {
     std::vector<std::string> command = settings.command;
-    command.insert(command.end(), {"--child", "--suite", suite.name});
-    if (!settings.test.empty()) command.back() += "." + settings.test;
+    command.push_back("--child");
+    std::ranges::copy(CommandOf(choice), std::back_inserter(command));
     for (const TestResult& test : result.tests)
       command.insert(command.end(), {"--skip", test.test});
-    ENGINE_ASSIGN_OR_RETURN(done, RunOnce(settings, command, &result));
+    Child child(command);
+    ENGINE_ASSIGN_OR_RETURN(done, RunOnce(child, false, settings, &result));
   }
-  const auto ran = [](const TestResult& test) { return test.outcome != Outcome::kSkipped; };
-  const bool may_be_absent = !result.absent.empty() && !settings.wanted;
-  if (!may_be_absent && std::ranges::none_of(result.tests, ran)) {
-    result.tests.push_back(
-        {.suite = suite.name,
-         .test = "RunsATest",
-         .sentence = "A suite in which nothing ran has judged nothing.",
-         .outcome = Outcome::kFailed,
-         .message = result.absent.empty() ? "no test of the suite ran" : result.absent});
-    result.absent.clear();
-  }
+  AddIfNothingRan(settings, &result);
   return result;
+}
+
+}  // namespace
+
+Result<std::vector<SuiteResult>> JudgeSuites(const std::vector<SuiteChoice>& choices,
+                                             const JudgeSettings& settings) {
+  std::vector<SuiteResult> results;
+  if (!settings.launched) {
+    for (const SuiteChoice& choice : choices) {
+      ENGINE_ASSIGN_OR_RETURN(results.emplace_back(), JudgeAlone(choice, settings));
+    }
+    return results;
+  }
+  std::vector<std::string> command = settings.command;
+  command.push_back("--child");
+  for (const SuiteChoice& choice : choices) {
+    std::ranges::copy(CommandOf(choice), std::back_inserter(command));
+  }
+  Child child(command);
+  for (bool whole = true; const SuiteChoice& choice : choices) {
+    SuiteResult& result = results.emplace_back(SuiteResult{.suite = choice.suite});
+    if (!whole) {
+      result.absent = "the process of this rank has ended, see above";
+      continue;
+    }
+    const bool stays = &choice != &choices.back();
+    ENGINE_RETURN_IF_ERROR(RunOnce(child, stays, settings, &result).status());
+    AddIfNothingRan(settings, &result);
+    const auto ended = [](const TestResult& test) { return test.broke; };
+    whole = std::ranges::none_of(result.tests, ended);
+  }
+  return results;
 }
 
 }  // namespace engine::conform

@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "app/command/command.h"
 #include "app/launch/exit_code.h"
+#include "app/launch/launch.h"
+#include "app/launch/launcher_environment.h"
 #include "app/plugins/words.h"
 #include "tools/conform/child.h"
 #include "tools/conform/judge.h"
@@ -31,10 +34,21 @@ struct Flags {
   std::string json;  // "-": to standard output
   bool badge = false;
   int timeout_s = 60;
+  launch::LaunchFlags launch;
   // Of a child:
   bool child = false;
   std::vector<std::string> skip;
 };
+
+launch::EnvironmentVariables Environment() {
+  launch::EnvironmentVariables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != text.npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
 
 int Refuse(const Status& status) {
   std::fprintf(stderr, "engine: %s\n", status.message());
@@ -79,6 +93,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--timeout", flags->timeout_s, "Seconds that one test may take")
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
+  command::AddLauncher(app, &flags->launch);
   app->add_flag("--child", flags->child)->group("");
   app->add_option("--skip", flags->skip)->group("")->allow_extra_args(false);
 }
@@ -114,14 +129,9 @@ Result<Subject> ReadSubject(const Flags& flags) {
   return subject;
 }
 
-struct Chosen {
-  const Suite* suite = nullptr;
-  std::string test;  // empty: all
-};
-
 // kInvalidArgument: there is no such suite; kPlugin: it judges plugins of another kind.
-Result<std::vector<Chosen>> ChooseSuites(const Flags& flags, const plugins::PluginFile& file) {
-  std::vector<Chosen> chosen;
+Result<std::vector<SuiteChoice>> ChooseSuites(const Flags& flags, const plugins::PluginFile& file) {
+  std::vector<SuiteChoice> chosen;
   std::vector<std::string> all, fitting;
   for (const Suite& suite : Suites()) all.emplace_back(suite.name);
   for (const Suite* suite : SuitesOf(file.kind)) {
@@ -146,20 +156,33 @@ Result<std::vector<Chosen>> ChooseSuites(const Flags& flags, const plugins::Plug
 }
 
 // Standard output is the parent's; what a plugin prints there is of no use.
-int BeChild(const Flags& flags, Subject subject) {
+int BeChild(const Flags& flags, Subject subject, const launch::LaunchPlan& plan) {
   const auto chosen = ChooseSuites(flags, subject.plugin.file());
   if (!chosen.ok()) return Refuse(chosen.status());
   const int events = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   dup2(STDERR_FILENO, STDOUT_FILENO);
-  const auto& [suite, test] = chosen->front();
-  std::string filter;
-  for (const std::string& name : plugins::Split(suite->tests, ':')) {
-    filter += name + "." + (test.empty() ? "*" : test) + ":";
+  std::vector<SuiteRun> runs;
+  for (const auto& [suite, test] : *chosen) {
+    std::string filter;
+    for (const std::string& name : plugins::Split(suite->tests, ':')) {
+      filter += name + "." + (test.empty() ? "*" : test) + ":";
+    }
+    filter += "-";
+    for (const std::string& name : flags.skip) filter += "*." + name + ":";
+    runs.push_back({suite, filter});
   }
-  filter += "-";
-  for (const std::string& name : flags.skip) filter += "*." + name + ":";
-  RunSuite(std::move(subject), *suite, filter, events);
-  return 0;
+  if (plan.mode != launch::LaunchPlan::Mode::kJoin) {
+    RunSuites(std::move(subject), runs, events);
+    return 0;
+  }
+  const launch::LaunchOutcome outcome =
+      launch::Launch(plan, {}, [&](base::RankContext& rank) -> Status {
+        subject.launched = &rank;
+        RunSuites(subject, runs, events);
+        return {};
+      });
+  if (!outcome.status.ok()) std::fprintf(stderr, "%s\n", outcome.status.message());
+  return outcome.exit_code;
 }
 
 bool Write(const std::string& file, const std::string& text) {
@@ -184,7 +207,33 @@ std::vector<std::string> GivenAgain(const Flags& flags) {
   return words;
 }
 
-int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> command) {
+// What the child is started with: all flags but those that choose suites.
+std::vector<std::string> CommandOf(const Flags& flags) {
+  std::vector<std::string> command = {"engine-conform", flags.file, "--seed",
+                                      std::to_string(flags.seed)};
+  const std::vector<std::string> again = GivenAgain(flags);
+  command.insert(command.end(), again.begin(), again.end());
+  if (!flags.launch.rendezvous.empty()) {
+    command.insert(command.end(), {"--rendezvous", flags.launch.rendezvous});
+  }
+  if (!flags.launch.launcher.empty()) {
+    command.insert(command.end(), {"--launcher", flags.launch.launcher});
+  }
+  return command;
+}
+
+// One that broke the process, and that nobody else can tell of.
+void TellOfRank(int rank, const Judgement& judgement) {
+  for (const SuiteResult& suite : judgement.suites) {
+    for (const TestResult& test : suite.tests) {
+      if (!test.broke) continue;
+      std::fprintf(stderr, "engine: rank %d: %s.%s: %s\n", rank, test.suite.c_str(),
+                   test.test.c_str(), test.message.c_str());
+    }
+  }
+}
+
+int Judge(const Flags& flags, const Subject& subject, const launch::LaunchPlan& plan) {
   const auto chosen = ChooseSuites(flags, subject.plugin.file());
   if (!chosen.ok()) return Refuse(chosen.status());
   Judgement judgement{.file = subject.plugin.file(), .repeat = "engine conform " + flags.file};
@@ -192,14 +241,19 @@ int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> c
     const bool plain = word.find_first_of(" ()[]*") == word.npos;
     judgement.repeat += plain ? " " + word : " '" + word + "'";
   }
-  for (const auto& [suite, test] : *chosen) {
-    const JudgeSettings settings{.command = command,
-                                 .test = test,
-                                 .wanted = !flags.suites.empty(),
-                                 .timeout_s = flags.timeout_s};
-    auto result = JudgeSuite(*suite, settings);
-    if (!result.ok()) return Refuse(result.status());
-    judgement.suites.push_back(std::move(*result));
+  auto results = JudgeSuites(*chosen, {.command = CommandOf(flags),
+                                       .wanted = !flags.suites.empty(),
+                                       .timeout_s = flags.timeout_s,
+                                       .launched = plan.mode == launch::LaunchPlan::Mode::kJoin});
+  if (!results.ok()) return Refuse(results.status());
+  judgement.suites = std::move(*results);
+  const bool failed =
+      judgement.Failed(true) > 0 || (flags.level == "should" && judgement.Failed(false) > 0);
+  const int exit_code = failed ? launch::ExitCode(StatusCode::kPlugin) : 0;
+  if (plan.info.rank != 0) {
+    // Rank 0 has heard of the rest; a launcher ends it at the first other exit code, unheard.
+    TellOfRank(plan.info.rank, judgement);
+    return 0;
   }
   if (!flags.json.empty() && !Write(flags.json, Json(judgement))) {
     return Refuse(Status::Error(StatusCode::kStorage, "cannot write %s", flags.json.c_str()));
@@ -209,18 +263,7 @@ int Judge(const Flags& flags, const Subject& subject, std::vector<std::string> c
   } else if (flags.json != "-") {
     Write("-", Text(judgement));
   }
-  const bool failed =
-      judgement.Failed(true) > 0 || (flags.level == "should" && judgement.Failed(false) > 0);
-  return failed ? launch::ExitCode(StatusCode::kPlugin) : 0;
-}
-
-// What the child is started with: all flags but those that choose suites.
-std::vector<std::string> CommandOf(const Flags& flags) {
-  std::vector<std::string> command = {"engine-conform", flags.file, "--seed",
-                                      std::to_string(flags.seed)};
-  const std::vector<std::string> again = GivenAgain(flags);
-  command.insert(command.end(), again.begin(), again.end());
-  return command;
+  return exit_code;
 }
 
 int Main(int argc, char** argv) {
@@ -237,8 +280,10 @@ int Main(int argc, char** argv) {
   }
   auto subject = ReadSubject(flags);
   if (!subject.ok()) return Refuse(subject.status());
-  if (flags.child) return BeChild(flags, std::move(*subject));
-  return Judge(flags, *subject, CommandOf(flags));
+  const auto plan = engine::launch::ResolveLaunch(flags.launch, Environment());
+  if (!plan.ok()) return Refuse(plan.status());
+  if (flags.child) return BeChild(flags, std::move(*subject), *plan);
+  return Judge(flags, *subject, *plan);
 }
 
 }  // namespace

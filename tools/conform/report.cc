@@ -8,7 +8,7 @@
 namespace engine::conform {
 namespace {
 
-constexpr size_t kColumns = 80, kSuiteColumn = 20, kMostFound = 600;
+constexpr size_t kColumns = 80, kSuiteColumn = 24, kMostFound = 600;
 
 const char* NameOf(Outcome outcome) {
   constexpr const char* kNames[] = {"passed", "failed", "skipped"};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/rank_context.h"
 #include "tools/conform/ops/device_memory.h"
 #include "tools/conform/plugin_under_test.h"
 
@@ -20,6 +21,9 @@ struct Subject {
   std::vector<std::string> inputs;            // --inputs: texts of OpSample (ops/op_search.h)
   std::vector<std::string> custom_gradients;  // --custom-gradient: ops
 
+  // Of a launcher's job: the rank that this process is. Null: ranks are threads.
+  base::RankContext* launched = nullptr;
+
   // The one of this kind, or null.
   const PluginUnderTest* Other(PluginKind kind) const;
 };
@@ -27,6 +31,9 @@ struct Subject {
 // GoogleTest makes its tests itself and can hand them nothing, so this is where they find it. Set
 // once, before they run (child.h).
 const Subject& UnderTest();
+// Not where tests of this repository use the rigs.
+bool HasSubject();
+void SetSubject(Subject subject);
 
 // Of a world of one, with the device that an op plugin of --with brings; ops that bring none get the CPU.
 inline Host& HostOfOne() {

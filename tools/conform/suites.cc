@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/gradient_hook.h"
+#include "tools/conform/communicator/absence.h"
 #include "tools/conform/ops/ops_suite.h"
 #include "tools/conform/saved_state.h"
 #include "tools/conform/subject.h"
@@ -31,6 +32,18 @@ const std::vector<Suite>& Suites() {
       {"plugin", "Plugin", {}},
       {"options", "Options", {}},
       {"scheduler", "Scheduler", {kScheduler}},
+      {"communicator", "Communicator:CommunicatorRanks", {kCommunicator}},
+      {"communicator_failure",
+       "CommunicatorFailure:CommunicatorOrder",
+       {kCommunicator},
+       NothingFails},
+      {"communicator_process", "CommunicatorProcess", {kCommunicator}, NoProcesses},
+      {"shared_memory", "SharedMemory", {kCommunicator}, NoSharedMemory},
+      {"grouped_transfers", "GroupedTransfers", {kCommunicator}, NoGroupedTransfers},
+      {"sub_groups", "SubGroups", {kCommunicator}, NoSubGroups},
+      {"wire_progress", "WireProgress", {kCommunicator}, NoWireProgress},
+      {"link_cost", "LinkCost", {kCommunicator}, NoLinkCost},
+      {"parameter_server", "Of/Served*", {kCommunicator}, NoParameterServer},
       {"optimizer", "Optimizers", {kOptimizer}},
       {"hook", "Hook", {kHook}, TravelsInAForm},
       {"wire", "Wire", {kHook}, TravelsAsItIs},

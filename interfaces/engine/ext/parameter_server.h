@@ -69,7 +69,13 @@ struct ServedStep {
                      // divides by the sum of the weights that it is made of, at least 1
 };
 ENGINE_LAYOUT(ServedStep, struct_size, step, learning_rate, weight);
-// Of a rank. One for each communicator; lives as long as that does.
+
+// Of a rank. One for each communicator; lives as long as that does. Calls out of this order, of a
+// bucket or state that there is not, or with what differs from the registered bucket are
+// kInvalidArgument. A pull that needs a rank that has left fails with kPeerLost and its rank, and
+// its kTimeout names the rank that has not pushed (kSync). In the other modes every push is applied
+// exactly once and a rank that has left holds nobody, unless parameters were lost with it:
+// kPeerLost with it, or with ServerId(index).
 ENGINE_INTERFACE(ParameterClient, Interface, "engine.parameter_client.draft/1", traits, Register,
                  Store, Load, LastStep, SelectRows, BeginStep);
 class ParameterClientBase : public Implements<ParameterClient> {
@@ -97,9 +103,10 @@ class ParameterClientBase : public Implements<ParameterClient> {
   // that takes the place of a lost rank goes on (RankInfo::incarnation). After Register. [setup]
   virtual Status LastStep(int64_t timeout_ms, uint64_t* step) noexcept = 0;
 
-  // The push or pull that is submitted next, of the bucket `key`, which has rows, moves these alone:
-  // ascending, read from `send` or written to `recv`, which hold the whole bucket. Borrowed until
-  // that transfer ends. [io-lane]
+  // The push or pull that is submitted next, of the bucket `key`, which has rows, moves these
+  // alone: ascending, read from `send` or written to `recv`, which hold the whole bucket. Borrowed
+  // until that transfer ends. Rows of a push that are not selected count as gradients of zero.
+  // [io-lane]
   virtual void SelectRows(uint64_t key, std::span<const int32_t> rows) noexcept = 0;
 
   // Pushes and pulls that are submitted from now on are of this step. None of the step before is

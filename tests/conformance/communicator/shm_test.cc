@@ -1,5 +1,4 @@
-// What is particular to shm: buffers that are used in place, ranks that stop, many ranks, and that
-// nothing is left.
+// What is particular to shm: ranks that stop, many ranks, and that nothing is left.
 #include <signal.h>
 
 #include <algorithm>
@@ -9,75 +8,14 @@
 #include <set>
 #include <thread>
 
-#include "engine/ext/shared_memory.h"
-#include "tests/conformance/communicator/communicator_rig.h"
+#include "tests/conformance/plugin_under_test.h"
 #include "tests/support/temp_folder.h"
+#include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::test {
 namespace {
 
 constexpr char kLibrary[] = ENGINE_TEST_PLUGIN_DIR "/libengine_shm.so";
-
-SharedMemory& MemoryOf(Communicator& communicator) {
-  return *Query<SharedMemory>(communicator);
-}
-
-// What is queued at once takes longer than its timeout, and moves all the time.
-TEST(Shm, ATransferBehindOthersThatMoveIsNotLate) {
-  constexpr int kCount = 20;
-  World world(kLibrary, 2);
-  RunRanks(2, [&](int rank) {
-    std::vector<TransferBuffers> buffers;
-    std::vector<Work*> works;
-    for (uint64_t i = 0; i < kCount; ++i) {
-      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));
-      buffers.emplace_back(TransferCase{.count = 10}, rank, 2);
-      buffers.back().Fill();
-      Transfer transfer = buffers.back().MakeTransfer(i);
-      transfer.timeout_ms = 600;
-      works.push_back(MustSubmit(world.rank(rank), transfer));
-    }
-    for (size_t i = 0; i < kCount; ++i) {
-      const Status status = works[i]->WaitHost(20000);
-      EXPECT_TRUE(status.ok()) << status.message();
-      EXPECT_TRUE(buffers[i].Check());
-      works[i]->Release();
-    }
-  });
-}
-
-// All ranks in shared memory, one, and all but one.
-TEST(Shm, BuffersInSharedMemoryAndElsewhereGiveTheSameResults) {
-  for (int size = 2; size <= 3; ++size) {
-    World world(kLibrary, size);
-    const CommunicatorTraits integers{.kinds = world.rank(0).traits().kinds,
-                                      .dtypes = Bit(DType::kInt32)};
-    RunRanks(size, [&](int rank) {
-      uint64_t sequence = 0;
-      for (const TransferCase& transfer : AllCases(integers, size, {3, 5000, 130003})) {
-        for (const int sharing : {size, 1, size - 1}) {
-          SCOPED_TRACE(transfer.Words() + ", shared by " + std::to_string(sharing));
-          TransferBuffers buffers(transfer, rank, size,
-                                  rank < sharing ? &MemoryOf(world.rank(rank)) : nullptr);
-          ExpectRight(world, rank, buffers, sequence++);
-        }
-      }
-    });
-  }
-}
-
-TEST(Shm, SharedMemoryIsZeroedAndBounded) {
-  World world(kLibrary, 2);
-  SharedMemory& memory = MemoryOf(world.rank(0));
-  void* data = nullptr;
-  EXPECT_EQ(memory.Allocate(0, &data).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(memory.Allocate(uint64_t{1} << 60, &data).code(), StatusCode::kResourceExhausted);
-  ASSERT_TRUE(memory.Allocate(100001, &data).ok());
-  const auto* const bytes = static_cast<const uint8_t*>(data);
-  EXPECT_EQ(std::count(bytes, bytes + 100001, 0), 100001);
-  memory.Free(data);
-  memory.Free(nullptr);
-}
 
 TEST(Shm, MoreRanksThanCoresFinish) {
   const int size = std::max(8, 2 * static_cast<int>(std::thread::hardware_concurrency()));
@@ -104,8 +42,9 @@ TEST(Shm, RanksOnOtherHostsAndServersAreRefused) {
 }
 
 TEST(Shm, RanksWithDifferentStagesDoNotMeet) {
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(kLibrary));
   const auto errors = World::CreationErrors(
-      kLibrary, 2, 2,
+      plugin, 2, 2,
       [](int rank) {
         return OptionValues::Overrides{{"chunk_kb", rank == 0 ? "64" : "128"}};
       },
@@ -117,8 +56,9 @@ TEST(Shm, RanksWithDifferentStagesDoNotMeet) {
   }
 }
 
-RankProcess RankOf(const engine::testing::TempFolder& folder, int rank) {
-  return {.path = kLibrary,
+RankProcess RankOf(const PluginUnderTest& plugin, const engine::testing::TempFolder& folder,
+                   int rank) {
+  return {.plugin = plugin,
           .folder = folder.path(),
           .rank = rank,
           .blames = 1 - rank,
@@ -139,10 +79,12 @@ TEST(ShmProcess, ARankKilledAtAnyMomentIsNamedAndLeavesNothing) {
   const unsigned seed = 99;
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
+  const PluginUnderTest plugin = Must(PluginUnderTest::Load(kLibrary));
   const auto before = FilesIn("/dev/shm");
   for (int round = 0; round < 15; ++round) {
     const engine::testing::TempFolder folder;
-    const pid_t alive = RankOf(folder, 0).Start(), killed = RankOf(folder, 1).Start();
+    const pid_t alive = RankOf(plugin, folder, 0).Start();
+    const pid_t killed = RankOf(plugin, folder, 1).Start();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
     kill(killed, SIGKILL);
     EndOf(killed);

@@ -10,10 +10,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "kit/deadline.h"
 #include "plugins/tcp/wire.h"
 #include "plugins/tcp_kit/handshake.h"
-#include "tests/conformance/communicator/communicator_rig.h"
+#include "tests/conformance/plugin_under_test.h"
 #include "tests/support/temp_folder.h"
+#include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::test {
 namespace {
@@ -116,7 +118,7 @@ TEST(TcpNetwork, UsesTheCongestionControlThatIsAskedFor) {
 }
 
 TEST(TcpNetwork, AnUnknownCongestionControlIsAnErrorOfTheConfiguration) {
-  const auto errors = World::CreationErrors(kLibrary, 2, 2, [](int) {
+  const auto errors = World::CreationErrors(Must(PluginUnderTest::Load(kLibrary)), 2, 2, [](int) {
     return OptionValues::Overrides{{"congestion_control", "carrier_pigeon"}};
   });
   for (const Status& error : errors) {
@@ -177,7 +179,7 @@ TEST_P(OverTcp, RanksWithOneKeyFileMeet) {
 TEST_P(OverTcp, RanksWithDifferentKeyFilesDoNot) {
   const engine::testing::TempFolder folder;
   const auto errors = [](const std::string& key, const std::string& other) {
-    return World::CreationErrors(GetParam(), 2, 2, [&](int rank) {
+    return World::CreationErrors(Must(PluginUnderTest::Load(GetParam())), 2, 2, [&](int rank) {
       return OptionValues::Overrides{{"key_file", rank == 0 ? key : other}};
     });
   };
@@ -245,7 +247,7 @@ void ExpectRightOnASlowLink(int size, int64_t count, uint64_t bytes_per_second,
     }
   });
   SlowDown(bytes_per_second, size == 2);
-  const int64_t begin = MonotonicNs();
+  const int64_t begin = kit::MonotonicNs();
   RunRanks(size, [&](int rank) {
     std::vector<TransferBuffers> buffers;
     std::vector<Work*> works;
@@ -263,7 +265,7 @@ void ExpectRightOnASlowLink(int size, int64_t count, uint64_t bytes_per_second,
       works[i]->Release();
     }
   });
-  EXPECT_GT(MonotonicNs() - begin, 2 * timeout_ms * 1000000) << "nothing was slow";
+  EXPECT_GT(kit::MonotonicNs() - begin, 2 * timeout_ms * 1000000) << "nothing was slow";
 }
 
 TEST(TcpNetwork, ASlowLinkIsNoFailure) {

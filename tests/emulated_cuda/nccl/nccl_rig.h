@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "engine/device.h"
-#include "tests/conformance/communicator/communicator_rig.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::test {
 

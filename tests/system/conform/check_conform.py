@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`engine conform` on plugins with one fault each: it is found, by the right test, and can be repeated.
 
-  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset}.so
+  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset,comm}.so
 """
 import json
 import pathlib
@@ -24,6 +24,14 @@ FAULTS = [  # role, fault, the one test that finds it, what it says
     ("scheduler", "credit", "scheduler.NoRankWaitsForAnotherForEverAtServers", "nothing that runs can end"),
     ("optimizer", "overrun", "optimizer.WritesNothingBesideValueAndStates", "beyond the last of 16 elements"),
     ("dataset", "order", "dataset.ASampleDependsOnItsIndexAndNotOnWhatElseIsAskedFor", "is another one alone"),
+]
+# Of a communicator, by the suite that is to find it.
+FAULTS_OF_COMM = [
+    ("sum", "communicator.EveryKindDTypeAndSizeGivesTheRightResult", "rank 1 is missing"),
+    ("root", "communicator.EveryKindDTypeAndSizeGivesTheRightResult", "broadcast of 4093"),
+    ("early", "communicator.ABarrierWaitsForEveryRank", "kTimeout"),
+    ("leak", "communicator.ReleaseGivesAWorkBack", "grown"),
+    ("abort", "communicator_failure.AbortFailsPendingAndLaterTransfersWithTheFirstReason", "still pending"),
 ]
 
 
@@ -57,6 +65,15 @@ class Conform(unittest.TestCase):
                 again = conform(repeat.removeprefix("engine conform ") + timeout, 79).stdout
                 self.assertIn(f"FAILED (must) {name}", again)
                 self.assertTrue(again.endswith("must 0/1, should 0/0 passed\n"))
+
+    def test_each_fault_of_a_communicator_is_found_by_the_right_test(self):
+        conform(library("comm") + " --level should --suite communicator --suite communicator_failure", 0)
+        for fault, name, message in FAULTS_OF_COMM:
+            with self.subTest(fault=fault):
+                found = failed(f"{library('comm')} --set fault={fault} -n 2 --suite {name.split('.')[0]}")
+                self.assertEqual([f"{test['suite']}.{test['test']}" for test in found], [name])
+                self.assertEqual(found[0]["level"], "must")
+                self.assertIn(message, found[0]["message"])
 
     def test_a_seed_repeats_what_happens_on_some_graphs(self):
         tests = failed(library("scheduler") + " --set fault=forget --suite scheduler")

@@ -1,14 +1,13 @@
-#include "tests/conformance/communicator/device_bytes.h"
+#include "tools/conform/communicator/device_bytes.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 
 #include "engine/op.h"
-#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/subject.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 constexpr int64_t kTimeoutMs = 30000;
@@ -21,15 +20,11 @@ struct RankDevice {
   std::mutex mutex;  // of `stream`: ranks copy in callbacks too
 };
 
-Status Open(const char* path, int rank, RankDevice* out) {
-  ENGINE_ASSIGN_OR_RETURN(const PluginUnderTest plugin, PluginUnderTest::Load(path));
-  if (plugin.file().kind != PluginKind::kOps) {
-    return Status::Error(StatusCode::kPlugin, "%s is no op plugin", path);
-  }
+Status Open(const PluginUnderTest& plugin, int rank, RankDevice* out) {
   out->host = std::make_unique<MemoryHost>(RankInfo{.local_rank = rank});
   ENGINE_ASSIGN_OR_RETURN(out->library, plugin.Create<OpLibrary>(*out->host));
   if (out->library->device() == nullptr) {
-    return Status::Error(StatusCode::kPlugin, "%s brings no device", path);
+    return Status::Error(StatusCode::kPlugin, "%s brings no device", plugin.file().path.c_str());
   }
   Stream* stream = nullptr;
   ENGINE_RETURN_IF_ERROR(out->library->device()->CreateStream(&stream));
@@ -37,17 +32,17 @@ Status Open(const char* path, int rank, RankDevice* out) {
   return {};
 }
 
-// Null without the variable. Never destroyed: plugins stay loaded until the process ends.
+// Null without such a plugin. Never destroyed: plugins stay loaded until the process ends.
 RankDevice* Find(int rank) {
   static auto* const mutex = new std::mutex;
   static auto* const devices = new std::map<int, RankDevice>;  // guarded by mutex
-  const char* const path = std::getenv("ENGINE_CONFORMANCE_OPS");
-  if (path == nullptr || *path == '\0') return nullptr;
+  const PluginUnderTest* ops = HasSubject() ? UnderTest().Other(PluginKind::kOps) : nullptr;
+  if (ops == nullptr) return nullptr;
   const std::lock_guard lock(*mutex);
   RankDevice& found = (*devices)[rank];
   if (found.stream == nullptr) {
-    const Status opened = Open(path, rank, &found);
-    ENGINE_CHECK(opened.ok(), "ENGINE_CONFORMANCE_OPS: %s", opened.message());
+    const Status opened = Open(*ops, rank, &found);
+    ENGINE_CHECK(opened.ok(), "--with: %s", opened.message());
   }
   return &found;
 }
@@ -97,4 +92,4 @@ void DeviceBytes::Copy(void* target, const void* source) const {
   ENGINE_CHECK(status.ok(), "%s", status.message());
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

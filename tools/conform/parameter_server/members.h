@@ -11,15 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "tests/conformance/parameter_server/served_buckets.h"
-#include "tests/conformance/parameter_server/served_world.h"
+#include "tools/conform/communicator/communicator_rig.h"
+#include "tools/conform/parameter_server/served_buckets.h"
+#include "tools/conform/parameter_server/served_world.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 constexpr int64_t kTimeoutMs = 20000;  // of whatever should succeed
-
-// Runs body(rank) on `ranks` threads.
-void OnRanks(int ranks, const std::function<void(int rank)>& body);
 
 class Members {
  public:
@@ -96,22 +94,4 @@ class Members {
 // Waits for it and releases it.
 Status Finish(Work* work);
 
-// Submits and waits; the error of either.
-Status TryTransfer(Communicator& communicator, const Transfer& transfer);
-
-inline std::string NameOfCase(const ::testing::TestParamInfo<ServedCase>& info) {
-  return info.param.name;
-}
-
-#define EXPECT_OK(expression)                                                      \
-  do {                                                                             \
-    const ::engine::Status expected_ok = (expression);                             \
-    EXPECT_TRUE(expected_ok.ok()) << #expression << ": " << expected_ok.message(); \
-  } while (false)
-#define ASSERT_OK(expression)                                                      \
-  do {                                                                             \
-    const ::engine::Status expected_ok = (expression);                             \
-    ASSERT_TRUE(expected_ok.ok()) << #expression << ": " << expected_ok.message(); \
-  } while (false)
-
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <latch>
 
-#include "tests/conformance/parameter_server/members.h"
+#include "tools/conform/contract.h"
+#include "tools/conform/parameter_server/members.h"
+#include "tools/conform/parameter_server/served_fixture.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 constexpr uint64_t kSteps = 20;
@@ -47,8 +49,7 @@ class History {
   std::vector<std::vector<std::vector<float>>> states_;  // by bucket, at the end
 };
 
-class ServedSync : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSync);
+using ServedSync = Served<kSyncMode>;
 
 // Every rank takes the buckets in an order of its own.
 void Train(Members& members, int rank, const std::vector<TestBucket>& buckets,
@@ -80,14 +81,17 @@ void Train(Members& members, int rank, const std::vector<TestBucket>& buckets,
 }
 
 TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kSync: the update of a step is made once, of the sum over all ranks in one order, "
+           "divided by the sum of the weights, at least 1.");
   const auto buckets = AwkwardBuckets();
-  for (const OptimizerChoice& choice : DemandingOptimizers()) {
-    const int ranks = choice.name == "sgd" ? 3 : 2;
-    const uint64_t first_step = choice.name == "sgd" ? 1 : 101;
+  for (const OptimizerChoice& choice : kDemandingOptimizers) {
+    const int ranks = choice.states == 1 ? 3 : 2;
+    const uint64_t first_step = choice.states == 1 ? 1 : 101;
     const History history(buckets, choice, ranks, first_step);
     Members members(GetParam(), ranks, choice);
     ASSERT_TRUE(members.Start(buckets));
-    OnRanks(ranks, [&](int rank) { Train(members, rank, buckets, history, first_step); });
+    RunRanks(ranks, [&](int rank) { Train(members, rank, buckets, history, first_step); });
     if (HasFailure()) return;
     std::vector<float> got;
     for (size_t u = 0; u < buckets.size(); ++u) {
@@ -95,13 +99,15 @@ TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
       EXPECT_TRUE(SameBits(got, history.value(u, kSteps - 1)));
       for (size_t s = 0; s < history.states(u).size(); ++s) {
         ASSERT_OK(members.Load(ranks - 1, buckets[u], static_cast<int32_t>(s), &got));
-        EXPECT_TRUE(SameBits(got, history.states(u)[s])) << choice.name << ", state " << s;
+        EXPECT_TRUE(SameBits(got, history.states(u)[s])) << choice.states << " states, state " << s;
       }
     }
   }
 }
 
 TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kSync: a pull of step t waits for the update of step t, of all ranks.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const auto buckets = SmallBuckets();
@@ -130,6 +136,8 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
 
 // What was loaded within a step is that of the whole step.
 TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kSync: Load has the whole of the step of the last BeginStep.");
   Members members(GetParam(), 2);
   const TestBucket bucket = PlainBucket(31, 100);
   ASSERT_TRUE(members.Start({bucket}));
@@ -146,6 +154,8 @@ TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
 
 // Nobody pulls before all of it was pushed, in opposite orders: pushes end on their own.
 TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "A push is done when servers have it, whatever other ranks do.");
   Members members(GetParam(), 2);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 12; ++key) buckets.push_back(PlainBucket(key, 50000));
@@ -165,12 +175,12 @@ TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
   }
 }
 
-class ServedAsync : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsync);
+using ServedAsync = Served<kAsyncModes>;
 
 TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h", "kBounded, kAsync: each push is an update.");
   const auto buckets = AwkwardBuckets();
-  for (const OptimizerChoice& choice : DemandingOptimizers()) {
+  for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const History history(buckets, choice, 1, 1);
     Members members(GetParam(), 1, choice);
     ASSERT_TRUE(members.Start(buckets));
@@ -179,6 +189,8 @@ TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
 }
 
 TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kBounded, kAsync: a pull has the own push and every push that has ended before.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = PlainBucket(31, 5000);
@@ -201,6 +213,8 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
 
 // All numbers are sums of few powers of two, so no order of updates rounds.
 TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kBounded, kAsync: every push is applied exactly once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = PlainBucket(31, 200003);
@@ -209,7 +223,7 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
   ASSERT_TRUE(members.Register({bucket}));
   ASSERT_OK(members.client(0).Store(bucket.key, -1, zero.data(), kTimeoutMs));
   std::latch pulled(kRanks);
-  OnRanks(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     std::vector<float> gradient(zero.size()), value;
     for (uint64_t step = 1; step <= kSteps; ++step) {
       for (size_t i = 0; i < gradient.size(); ++i) {
@@ -234,8 +248,7 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
   });
 }
 
-class ServedRows : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedRows);
+using ServedRows = Served<kAllModes>;
 
 // The rows that a rank pushes in a step: none, few, all, some of them the same as of others.
 std::vector<int32_t> RowsOf(int rank, uint64_t step, int32_t count) {
@@ -248,6 +261,8 @@ std::vector<int32_t> RowsOf(int rank, uint64_t step, int32_t count) {
 
 // Of three buckets that are equal: all push whole gradients, rows, or one this and one that.
 TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Rows that were not selected count as gradients of zero.");
   constexpr int kRanks = 2;
   constexpr int32_t kRows = 3001, kRow = 96;
   const TestBucket dense{
@@ -258,7 +273,7 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
   sparse.key = 42;
   mixed.key = 43;
   const std::vector<TestBucket> buckets = {dense, sparse, mixed};
-  for (const OptimizerChoice& choice : DemandingOptimizers()) {
+  for (const OptimizerChoice& choice : kDemandingOptimizers) {
     Members members(GetParam(), kRanks, choice);
     ASSERT_TRUE(members.Register(buckets));
     for (const TestBucket& bucket : buckets) {
@@ -284,13 +299,15 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
       ASSERT_OK(members.Pull(1, dense, &expected));
       for (const TestBucket& bucket : {sparse, mixed}) {
         ASSERT_OK(members.Pull(1, bucket, &got));
-        ASSERT_TRUE(SameBits(got, expected)) << choice.name << ", step " << step;
+        ASSERT_TRUE(SameBits(got, expected)) << choice.states << " states, step " << step;
       }
     }
   }
 }
 
 TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "SelectRows: the pull that is submitted next writes these rows alone.");
   constexpr int32_t kRows = 5003, kRow = 64;
   Members members(GetParam(), 1);
   const TestBucket bucket = PlainBucket(41, kRows * kRow, kRow);
@@ -313,10 +330,9 @@ TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSync, ::testing::ValuesIn(CasesOf({UpdateMode::kSync})),
-                         NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsync, ::testing::ValuesIn(CasesOf(kAsyncModes)), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedRows, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSync, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsync, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedRows, kLayouts, NameOfLayout);
 
 }  // namespace
-}  // namespace engine::test
+}  // namespace engine::conform

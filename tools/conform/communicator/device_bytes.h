@@ -1,7 +1,7 @@
 // Memory that transfers are given, where a communicator moves that of a device.
 //
-// The environment variable ENGINE_CONFORMANCE_OPS names an op plugin (a path); without it all is
-// host memory. Each rank has a device of its own, which its op plugin chooses by the local rank.
+// --with names an op plugin; without it all is host memory. Each rank has a device of its own,
+// which its op plugin chooses by the local rank.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "engine/device.h"
 #include "engine/ext/shared_memory.h"
 
-namespace engine::test {
+namespace engine::conform {
 
 // The device of a rank of this process, or null. It and the op plugin stay until the process ends.
 // Ends the process when there is no such plugin or no device. Thread-safe.
@@ -39,4 +39,4 @@ class DeviceBytes {
   std::unique_ptr<uint8_t, std::function<void(uint8_t*)>> data_;
 };
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -1,9 +1,11 @@
 // Ranks that are slow, silent, gone or back again, and servers that end.
 #include <chrono>
 
-#include "tests/conformance/parameter_server/members.h"
+#include "tools/conform/contract.h"
+#include "tools/conform/parameter_server/members.h"
+#include "tools/conform/parameter_server/served_fixture.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -34,10 +36,12 @@ Status PushStep(Members& members, int rank, const std::vector<TestBucket>& bucke
   return {};
 }
 
-class ServedBounded : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedBounded);
+using ServedBounded = Served<kBoundedMode>;
 
 TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kBounded: a pull of step t waits until every rank that is there has pushed step t - "
+           "staleness, and no longer.");
   for (const uint64_t before : {uint64_t{0}, uint64_t{70}}) {  // the steps of an earlier run
     Members members(GetParam(), 3);
     const auto buckets = SmallBuckets();
@@ -66,10 +70,11 @@ TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
   }
 }
 
-class ServedAsyncLoss : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncLoss);
+using ServedAsyncLoss = Served<kAsyncModes, 1>;
 
 TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kBounded, kAsync: a rank that has left holds nobody.");
   Members members(GetParam(), 3);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -79,7 +84,7 @@ TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
   std::vector<float> value;
   Work* const pull = members.SubmitPull(0, buckets[0], &value);
   ASSERT_OK(StepOf(members, 1, buckets, 1));
-  if (GetParam().mode == UpdateMode::kBounded) {
+  if (mode() == UpdateMode::kBounded) {
     EXPECT_EQ(pull->state(), WorkState::kPending) << "rank 2 has not pushed";
   }
   members.Leave(2);
@@ -87,6 +92,9 @@ TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
 }
 
 TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kBounded, kAsync: the others go on when a rank leaves or gives up, with collectives "
+           "of those that are left.");
   for (const bool gives_up : {false, true}) {
     SCOPED_TRACE(gives_up ? "gives up" : "leaves");
     Members members(GetParam(), 3);
@@ -98,11 +106,11 @@ TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
     for (uint64_t step = 2; step <= 8; ++step) {
       for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, buckets, step));
     }
-    OnRanks(3, [&](int rank) {
+    RunRanks(3, [&](int rank) {
       if (rank == 1) return;
       // A barrier of those that are left.
       const Transfer barrier{.kind = TransferKind::kBarrier, .timeout_ms = kTimeoutMs};
-      EXPECT_OK(TryTransfer(members.communicator(rank), barrier));
+      EXPECT_OK(SubmitAndWait(members.communicator(rank), barrier));
     });
   }
 }
@@ -119,6 +127,9 @@ std::vector<float> Updated(const TestBucket& bucket, int updates) {
 // It left within its step 4: the new process pushes that again, and what had arrived of it is not
 // applied twice.
 TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "One that takes the place of a lost rank (RankInfo::incarnation) goes on after "
+           "LastStep; what it pushes again is not applied twice.");
   Members members(GetParam(), 2);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -152,11 +163,13 @@ TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
   }
 }
 
-class ServedAsyncInside : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAsyncInside);
+using ServedAsyncInside = Served<kAsyncModes>;
 
 // It may take parameters with it, as a server is part of it: then the others end and say so.
 TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "A rank that ends because parameters were lost with another one fails with kPeerLost "
+           "and that rank.");
   Members members(GetParam(), 3);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 16; ++key) buckets.push_back(PlainBucket(key, 1000));
@@ -171,10 +184,11 @@ TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
   }
 }
 
-class ServedSyncLoss : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSyncLoss);
+using ServedSyncLoss = Served<kSyncMode>;
 
 TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "kSync: a pull that needs a rank that has left fails with kPeerLost and its rank.");
   Members members(GetParam(), 3);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -193,6 +207,8 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
 }
 
 TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "The kTimeout of a pull names the rank that has not pushed.");
   Members members(GetParam(), 3);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -205,12 +221,11 @@ TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
                       .send = value.data(),
                       .count = buckets[0].count(),
                       .key = buckets[0].key};
-  EXPECT_EQ(TryTransfer(members.communicator(0), push).code(), StatusCode::kTimeout)
+  EXPECT_EQ(SubmitAndWait(members.communicator(0), push).code(), StatusCode::kTimeout)
       << "a failed communicator fails every later call";
 }
 
-class ServedAbort : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedAbort);
+using ServedAbort = Served<kAllModes>;
 
 // Pulls that wait for rank 1, in every mode: in one that does not wait for others, for a push of
 // the own rank that never comes.
@@ -235,6 +250,9 @@ std::vector<Work*> PullsThatWait(Members& members, const std::vector<TestBucket>
 }
 
 TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "After Abort every pending and later push, pull and call of the client fails with the "
+           "first reason.");
   Members members(GetParam(), 2);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -258,11 +276,11 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
     pull->Release();
   }
   for (const TransferKind kind : {TransferKind::kPush, TransferKind::kPull}) {
-    const Status later = TryTransfer(communicator, {.kind = kind,
-                                                    .send = gradient.data(),
-                                                    .recv = values[0].data(),
-                                                    .count = buckets[0].count(),
-                                                    .key = buckets[0].key});
+    const Status later = SubmitAndWait(communicator, {.kind = kind,
+                                                      .send = gradient.data(),
+                                                      .recv = values[0].data(),
+                                                      .count = buckets[0].count(),
+                                                      .key = buckets[0].key});
     EXPECT_STREQ(later.message(), kReason.message()) << Name(kind);
   }
   uint64_t last = 0;
@@ -274,6 +292,7 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
 }
 
 TEST_P(ServedAbort, EndsALoadThatWaits) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h", "Abort ends a Load that waits.");
   Members members(GetParam(), 2);
   ASSERT_TRUE(members.ok());
   const TestBucket bucket = PlainBucket(31, 10);
@@ -287,6 +306,8 @@ TEST_P(ServedAbort, EndsALoadThatWaits) {
 }
 
 TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
+  CONTRACT(MUST, "engine/communicator.h",
+           "The destructor ends every pending Work, with kAborted, before it returns.");
   Members members(GetParam(), 2);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -303,10 +324,10 @@ TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
 
-class ServedMembers : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedMembers);
+using ServedMembers = Served<kAllModes, 1>;
 
 TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h", "Serve returns when every rank has left.");
   for (const bool registers : {true, false}) {
     Members members(GetParam(), 2);
     ASSERT_TRUE(members.ok());
@@ -319,6 +340,8 @@ TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
 }
 
 TEST_P(ServedMembers, AServerMovesNothingElse) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "The communicator of a server moves nothing else: traits() is empty and Submit fails.");
   Members members(GetParam(), 1);
   ASSERT_TRUE(members.Start(SmallBuckets()));
   for (int index = 0; index < GetParam().servers; ++index) {
@@ -332,6 +355,9 @@ TEST_P(ServedMembers, AServerMovesNothingElse) {
 }
 
 TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Abort of a server's communicator ends Serve with its reason; the ranks lose "
+           "ServerId(index).");
   Members members(GetParam(), 2);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 16; ++key) buckets.push_back(PlainBucket(key, 1000));
@@ -347,16 +373,12 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
   EXPECT_EQ(ServerOfId(lost.rank()), last) << lost.message();
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, ::testing::ValuesIn(CasesOf({UpdateMode::kBounded})),
-                         NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, ::testing::ValuesIn(CasesOf(kAsyncModes, 1)),
-                         NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, ::testing::ValuesIn(CasesOf(kAsyncModes)),
-                         NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, ::testing::ValuesIn(CasesOf({UpdateMode::kSync})),
-                         NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, ::testing::ValuesIn(CasesOf(kAllModes, 1)), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedBounded, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncLoss, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAsyncInside, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSyncLoss, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedAbort, kLayouts, NameOfLayout);
+INSTANTIATE_TEST_SUITE_P(Of, ServedMembers, kLayouts, NameOfLayout);
 
 }  // namespace
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -15,7 +15,7 @@
 
 #include "engine/host.h"
 
-namespace engine::bench {
+namespace engine::launch {
 
 class FolderHost final : public HostBase {
  public:
@@ -81,4 +81,4 @@ class FolderHost final : public HostBase {
   Device* const device_;
 };
 
-}  // namespace engine::bench
+}  // namespace engine::launch

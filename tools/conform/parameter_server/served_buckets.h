@@ -6,24 +6,23 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/ext/parameter_server.h"
-#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/plugin_under_test.h"
 
-namespace engine::test {
+namespace engine::conform {
 
+// Without states: value -= learning_rate * gradient * gradient_scale. With one or two, momentum and
+// a mean square, it depends on the step and on weight decay too.
 struct OptimizerChoice {
-  std::string name = "sgd";
-  OptionValues::Overrides options;
+  int states = 0;
 
-  // The plugin of this build.
   std::unique_ptr<Optimizer> Make() const;
 };
 
-// The optimizers that bit-for-bit checks use: with states and weight decay.
-std::vector<OptimizerChoice> DemandingOptimizers();
+// The optimizers that bit-for-bit checks use.
+inline constexpr OptimizerChoice kDemandingOptimizers[] = {{1}, {2}};
 
 struct TestBucket {
   uint64_t key = 0;
@@ -77,4 +76,4 @@ class ReferenceBucket {
 ::testing::AssertionResult SameBits(const std::vector<float>& got,
                                     const std::vector<float>& expected);
 
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -1,36 +1,57 @@
-#include "tests/conformance/parameter_server/members.h"
+#include "tools/conform/parameter_server/members.h"
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <optional>
 
-namespace engine::test {
+#include "tools/conform/communicator/absence.h"
+#include "tools/conform/parameter_server/served_fixture.h"
+
+namespace engine::conform {
 namespace {
 
 constexpr auto kServerTimeout = std::chrono::seconds(20);
 
 }  // namespace
 
-void OnRanks(int ranks, const std::function<void(int rank)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(body, rank);
-  for (std::thread& thread : threads) thread.join();
+std::optional<UpdateMode> ModeOf(const ServedCase& served) {
+  static auto* const known = new std::map<int, std::optional<UpdateMode>>;
+  const auto found = known->find(served.servers);
+  if (found != known->end()) return found->second;
+  std::optional<UpdateMode>& mode = (*known)[served.servers];
+  ServedWorld world(served, 1);
+  std::vector<std::unique_ptr<Communicator>> servers(static_cast<size_t>(served.servers));
+  RunRanks(1 + served.servers, [&](int member) {
+    if (member > 0) {
+      if (auto made = world.MakeServer(member - 1); made.ok()) {
+        servers[static_cast<size_t>(member - 1)] = std::move(*made);
+      }
+      return;
+    }
+    const auto rank = world.MakeRank(0, 0);
+    void* const client = rank.ok() ? (*rank)->Query(kParameterClientId) : nullptr;
+    if (client != nullptr) mode = static_cast<ParameterClient*>(client)->traits().mode;
+  });
+  return mode;
+}
+
+std::string NoParameterServer() {
+  if (IsLaunched()) return "its servers are judged where ranks are threads, without a launcher";
+  if (ModeOf({0}) || ModeOf({2})) return "";
+  return "it does not offer " + std::string(kParameterClientId);
 }
 
 Members::Members(const ServedCase& served, int ranks, const OptimizerChoice& optimizer)
     : choice_(optimizer), ranks_(static_cast<size_t>(ranks)) {
-  const auto plugin = PluginUnderTest::Load(served.library);
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return;
-  }
-  world_ = std::make_unique<ServedWorld>(*plugin, served, ranks);
+  world_ = std::make_unique<ServedWorld>(served, ranks);
   std::vector<std::promise<Status>> made(static_cast<size_t>(served.servers));
   for (int index = 0; index < served.servers; ++index) {
     servers_.push_back(std::make_unique<Server>());
     StartServer(index, &made[static_cast<size_t>(index)]);
   }
   std::vector<Status> errors(static_cast<size_t>(ranks));
-  OnRanks(ranks, [&](int rank) { errors[static_cast<size_t>(rank)] = MakeRank(rank); });
+  RunRanks(ranks, [&](int rank) { errors[static_cast<size_t>(rank)] = MakeRank(rank); });
   for (std::promise<Status>& server : made) errors.push_back(server.get_future().get());
   ok_ = true;
   for (size_t i = 0; i < errors.size(); ++i) {
@@ -89,7 +110,7 @@ ParameterClient& Members::client(int rank) {
 ::testing::AssertionResult Members::OnAll(const std::function<Status(int rank)>& body) {
   if (!ok_) return ::testing::AssertionFailure() << "there is no run";
   std::vector<Status> errors(ranks_.size());
-  OnRanks(ranks(), [&](int rank) { errors[static_cast<size_t>(rank)] = body(rank); });
+  RunRanks(ranks(), [&](int rank) { errors[static_cast<size_t>(rank)] = body(rank); });
   for (size_t i = 0; i < errors.size(); ++i) {
     if (errors[i].ok()) continue;
     return ::testing::AssertionFailure() << "rank " << i << ": " << errors[i].message();
@@ -171,13 +192,14 @@ Work* Members::SubmitPull(int rank, const TestBucket& bucket, std::vector<float>
 
 Status Members::Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
                      const std::vector<int32_t>* rows) {
-  return TryTransfer(communicator(rank), TransferOf(rank, bucket, gradient.data(), nullptr, rows));
+  return SubmitAndWait(communicator(rank),
+                       TransferOf(rank, bucket, gradient.data(), nullptr, rows));
 }
 
 Status Members::Pull(int rank, const TestBucket& bucket, std::vector<float>* value,
                      const std::vector<int32_t>* rows) {
   value->resize(static_cast<size_t>(bucket.count()));
-  return TryTransfer(communicator(rank), TransferOf(rank, bucket, nullptr, value->data(), rows));
+  return SubmitAndWait(communicator(rank), TransferOf(rank, bucket, nullptr, value->data(), rows));
 }
 
 Status Members::Load(int rank, const TestBucket& bucket, int32_t state, std::vector<float>* data,
@@ -193,10 +215,4 @@ Status Finish(Work* work) {
   return status;
 }
 
-Status TryTransfer(Communicator& communicator, const Transfer& transfer) {
-  Work* work = nullptr;
-  ENGINE_RETURN_IF_ERROR(communicator.Submit(transfer, &work));
-  return Finish(work);
-}
-
-}  // namespace engine::test
+}  // namespace engine::conform

@@ -6,25 +6,32 @@
 #include <utility>
 #include <vector>
 
-#include "tests/conformance/parameter_server/members.h"
+#include "tools/conform/contract.h"
+#include "tools/conform/parameter_server/members.h"
+#include "tools/conform/parameter_server/served_fixture.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
-class ServedSetup : public ::testing::TestWithParam<ServedCase> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ServedSetup);
+using ServedSetup = Served<kAllModes>;
 
-TEST_P(ServedSetup, TheModeIsTheOneAskedFor) {
+TEST_P(ServedSetup, RanksAgreeOnTheMode) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "A rank's communicator offers push and pull, and traits().mode is the same on all "
+           "ranks.");
   Members members(GetParam(), 2);
   ASSERT_TRUE(members.ok());
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(members.client(rank).traits().mode, GetParam().mode);
+    EXPECT_EQ(members.client(rank).traits().mode, mode());
     const uint32_t needed = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
     EXPECT_EQ(members.communicator(rank).traits().kinds & needed, needed);
   }
 }
 
 TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Register: the buckets are the same on all ranks, else kInvalidArgument on those that "
+           "differ from the first.");
   const TestBucket first = PlainBucket(31, 100, 10), second = PlainBucket(32, 50);
   TestBucket longer = first, decayed = first, split = first, rows = first, renamed = first;
   longer.spans[0].count = 110;
@@ -43,7 +50,7 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
     const std::vector<TestBucket> agreed = {first, second};
     const std::vector<ServedBucket> served[] = {ServedBuckets(agreed), ServedBuckets(buckets)};
     Status results[2];
-    OnRanks(2, [&](int rank) {
+    RunRanks(2, [&](int rank) {
       results[rank] =
           members.client(rank).Register(served[rank], members.optimizer(rank), kTimeoutMs);
     });
@@ -57,6 +64,9 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
 }
 
 TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "Register refuses a key of 0, a key twice, spans that are not `count` elements and a "
+           "row that does not divide it, with kInvalidArgument.");
   TestBucket rest = PlainBucket(31, 100);
   rest.row = 30;
   const std::vector<TestBucket> sets[] = {
@@ -77,11 +87,14 @@ TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
 }
 
 TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
-  Members members(GetParam(), 3, DemandingOptimizers()[1]);
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Store gives a bucket its values or a state, which is zero until then; Load reads "
+           "them.");
+  Members members(GetParam(), 3, kDemandingOptimizers[1]);
   ASSERT_TRUE(members.ok());
   const auto buckets = AwkwardBuckets();
   const auto served = ServedBuckets(buckets);
-  OnRanks(3, [&](int rank) {
+  RunRanks(3, [&](int rank) {
     EXPECT_OK(members.client(rank).Register(served, members.optimizer(rank), kTimeoutMs));
     std::vector<float> got;
     for (const TestBucket& bucket : buckets) {
@@ -101,7 +114,9 @@ TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
 }
 
 TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
-  const OptimizerChoice sgd = DemandingOptimizers()[0];
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "A state of the optimizer that was stored is the one that the next update uses.");
+  const OptimizerChoice sgd = kDemandingOptimizers[0];
   Members members(GetParam(), 1, sgd);
   ASSERT_TRUE(members.ok());
   const TestBucket bucket = PlainBucket(31, 777);
@@ -126,6 +141,8 @@ TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
 }
 
 TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Whoever loads values waits for them at most `timeout_ms`, then kTimeout.");
   Members members(GetParam(), 2);
   ASSERT_TRUE(members.ok());
   const TestBucket bucket = PlainBucket(31, 10);
@@ -135,6 +152,9 @@ TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
 }
 
 TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "LastStep is the last step of which every server has all pushes of this rank, 0 if "
+           "there is none.");
   Members members(GetParam(), 2);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
@@ -158,17 +178,20 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
 }
 
 TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "Calls before Register, of a bucket or state that there is not, and pushes before "
+           "BeginStep are kInvalidArgument.");
   const TestBucket bucket = PlainBucket(31, 10);
   const ServedBucket served = bucket.Served();
   std::vector<float> data(10);
   uint64_t last = 0;
   const auto transfer = [&](Members& members, TransferKind kind) {
-    return TryTransfer(members.communicator(0), {.kind = kind,
-                                                 .send = data.data(),
-                                                 .recv = data.data(),
-                                                 .count = 10,
-                                                 .key = 31,
-                                                 .timeout_ms = 1000});
+    return SubmitAndWait(members.communicator(0), {.kind = kind,
+                                                   .send = data.data(),
+                                                   .recv = data.data(),
+                                                   .count = 10,
+                                                   .key = 31,
+                                                   .timeout_ms = 1000});
   };
   constexpr bool kFirst = false, kAfterRegister = true;
   using Call = std::function<Status(Members&, ParameterClient&)>;
@@ -206,6 +229,9 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
 }
 
 TEST_P(ServedSetup, StepsFollowEachOther) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "ServedStep::step is one more than that of the last call by this rank, else "
+           "kInvalidArgument; the first one is free.");
   for (const uint64_t first : {uint64_t{1}, uint64_t{100}}) {
     for (const uint64_t wrong : {first, first + 2, first - 1}) {
       Members members(GetParam(), 1);
@@ -222,6 +248,9 @@ TEST_P(ServedSetup, StepsFollowEachOther) {
 }
 
 TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
+  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
+           "A push or pull of another key, count or dtype than registered, or of rows that do "
+           "not ascend within the bucket, is kInvalidArgument.");
   const TestBucket plain = PlainBucket(31, 10), rows = PlainBucket(32, 12, 3);
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
@@ -259,7 +288,7 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
       ASSERT_TRUE(members.Start({plain, rows}));
       ASSERT_OK(members.Begin(0, 1));
       if (rows_of != nullptr) members.client(0).SelectRows(transfer.key, *rows_of);
-      const Status refused = TryTransfer(members.communicator(0), transfer);
+      const Status refused = SubmitAndWait(members.communicator(0), transfer);
       EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument)
           << Name(kind) << ", " << what << ": " << refused.message();
     }
@@ -267,12 +296,14 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
 }
 
 TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
+  CONTRACT(MUST, "engine/ext/parameter_server.h",
+           "Collectives and pushes and pulls may be under way at once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));
   const bool ordered = members.communicator(0).traits().ordered != 0;
-  OnRanks(kRanks, [&](int rank) {
+  RunRanks(kRanks, [&](int rank) {
     std::vector<float> sum(1000), sent(500), pulled;
     for (uint64_t step = 1; step <= 5; ++step) {
       ASSERT_OK(members.Begin(rank, step));
@@ -308,7 +339,7 @@ TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, ::testing::ValuesIn(CasesOf(kAllModes)), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, kLayouts, NameOfLayout);
 
 }  // namespace
-}  // namespace engine::test
+}  // namespace engine::conform

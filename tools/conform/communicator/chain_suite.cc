@@ -4,9 +4,10 @@
 #include <deque>
 #include <mutex>
 
-#include "tests/conformance/communicator/communicator_rig.h"
+#include "tools/conform/communicator/communicator_rig.h"
+#include "tools/conform/contract.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 constexpr int kLength = 100;
@@ -98,12 +99,10 @@ class Chain {
   bool failed_ = false;
 };
 
-class CommunicatorChain : public ::testing::TestWithParam<Worlds> {};
-
 void RunChains(int world_size, int in_flight) {
   std::deque<Chain> chains;  // outlive the threads that call back
   for (int rank = 0; rank < world_size; ++rank) chains.emplace_back(rank, world_size, in_flight);
-  World world(CommunicatorChain::GetParam().path, world_size);
+  World world(world_size);
   const bool moves_data = world.moves_data();
   RunRanks(world_size, [&](int rank) {
     Chain& chain = chains[static_cast<size_t>(rank)];
@@ -113,21 +112,16 @@ void RunChains(int world_size, int in_flight) {
 }
 
 // One chain, two, and as many as there are buffers.
-TEST_P(CommunicatorChain, EachTransferIsSubmittedByTheCallbackOfAnEarlierOne) {
+TEST(Communicator, EachTransferIsSubmittedByTheCallbackOfAnEarlierOne) {
+  CONTRACT(MUST, "engine/communicator.h",
+           "A callback of OnDone may submit the next transfer and release its Work.");
   for (const int in_flight : {1, 2, 6}) {
-    for (int size = GetParam().least; size <= GetParam().most; ++size) {
+    for (const int size : Sizes(1, 3)) {
       SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(in_flight) + " in flight");
       RunChains(size, in_flight);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OneRank, CommunicatorChain,
-                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 1, 1)),
-                         NameOfWorlds);
-INSTANTIATE_TEST_SUITE_P(Libraries, CommunicatorChain,
-                         ::testing::ValuesIn(WorldsOf(PluginPaths({COMMUNICATORS}), 2, 3)),
-                         NameOfWorlds);
-
 }  // namespace
-}  // namespace engine::test
+}  // namespace engine::conform

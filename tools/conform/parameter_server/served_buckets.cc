@@ -1,9 +1,10 @@
-#include "tests/conformance/parameter_server/served_buckets.h"
+#include "tools/conform/parameter_server/served_buckets.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 // In [-1, 1), from a mix of all that it stands for (the finaliser of splitmix64).
@@ -14,25 +15,38 @@ float Noise(uint64_t key, uint64_t rank, uint64_t step, uint64_t index) {
   return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) / (1 << 23);
 }
 
+class TestOptimizer final : public Optimizer {
+ public:
+  explicit TestOptimizer(int states) : states_(states) {}
+
+  OptimizerTraits traits() const noexcept override {
+    OptimizerTraits traits{.state_count = states_};
+    if (states_ > 0) traits.state_names[0] = "momentum";
+    if (states_ > 1) traits.state_names[1] = "square";
+    return traits;
+  }
+  Status Update(const UpdateCall& call) noexcept override {
+    const float decay = states_ > 0 ? 0.05f * call.weight_decay_scale : 0;
+    for (int64_t i = 0; i < call.count; ++i) {
+      float change = call.gradient[i] * call.gradient_scale;
+      if (states_ > 0) change = call.states[0][i] = 0.875f * call.states[0][i] + change;
+      if (states_ > 1) {
+        call.states[1][i] = 0.75f * call.states[1][i] + change * change;
+        change /= std::sqrt(call.states[1][i]) + 1 / static_cast<float>(call.step);
+      }
+      call.value[i] -= call.learning_rate * (change + decay * call.value[i]);
+    }
+    return {};
+  }
+
+ private:
+  const int states_;
+};
+
 }  // namespace
 
 std::unique_ptr<Optimizer> OptimizerChoice::Make() const {
-  static SingleHost host;
-  const auto plugin = PluginUnderTest::Load(
-      std::string(ENGINE_TEST_PLUGIN_DIR "/libengine_").append(name).append(".so"));
-  if (!plugin.ok()) {
-    ADD_FAILURE() << plugin.status().message();
-    return nullptr;
-  }
-  auto made = plugin->Create<Optimizer>(host, options);
-  if (made.ok()) return std::move(*made);
-  ADD_FAILURE() << made.status().message();
-  return nullptr;
-}
-
-std::vector<OptimizerChoice> DemandingOptimizers() {
-  return {{"sgd", {{"momentum", "0.9"}, {"weight_decay", "0.01"}}},
-          {"adamw", {{"weight_decay", "0.05"}}}};
+  return std::make_unique<TestOptimizer>(states);
 }
 
 int64_t TestBucket::count() const {
@@ -122,4 +136,4 @@ void ReferenceBucket::Update(std::span<const Contribution> ranks, float learning
   return ::testing::AssertionSuccess();
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

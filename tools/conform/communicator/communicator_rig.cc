@@ -1,58 +1,165 @@
-#include "tests/conformance/communicator/communicator_rig.h"
+#include "tools/conform/communicator/communicator_rig.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <exception>
+#include <map>
 #include <thread>
+#include <utility>
 
-#include "bench/support/folder_host.h"
-#include "tests/support/elements.h"
+#include "app/launch/folder_host.h"
+#include "tools/conform/ops/elements.h"
+#include "tools/conform/subject.h"
 
-namespace engine::test {
+namespace engine::conform {
 namespace {
 
 constexpr uint8_t kGarbage = 0xa5;
 
 // Sums of four ranks' digits are exact in every dtype: 8 bits in the small ones, 20 in the others.
+constexpr int kRanksWithDigits = 4;
 int DigitBits(DType dtype) {
   return SizeOf(dtype) == 4 ? 5 : 2;
 }
 
+base::RankContext* Launched() {
+  return HasSubject() ? UnderTest().launched : nullptr;
+}
+
+// The same on all ranks of a launcher's job, and new in every call: tests are the same there.
+std::string NewName(const char* what) {
+  static auto* const counts = new std::map<std::string, int>;  // within each test, which may fail
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = "conform/";
+  if (test) name.append(test->test_suite_name()).append(".").append(test->name()).append("/");
+  return name + what + std::to_string((*counts)[name]++);
+}
+
 }  // namespace
 
+bool IsLaunched() {
+  return Launched() != nullptr;
+}
+
+std::vector<int> Sizes(int least, int most) {
+  int only = HasSubject() ? UnderTest().ranks : 0;
+  if (Launched() != nullptr) only = Launched()->info.world_size;
+  if (only > 0) return only < least ? std::vector<int>() : std::vector<int>{only};
+  std::vector<int> sizes;
+  for (int size = least; size <= most; ++size) sizes.push_back(size);
+  return sizes;
+}
+
+int OneSize(int least, int most) {
+  const std::vector<int> sizes = Sizes(least, most);
+  return sizes.empty() ? 0 : sizes.back();
+}
+
 void RunRanks(int world_size, const std::function<void(int rank)>& body) {
+  const auto run = [&](int rank) {
+    try {
+      body(rank);
+    } catch (const Status& status) {
+      ADD_FAILURE() << "rank " << rank << ": " << status.message();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+    }
+  };
+  if (const base::RankContext* launched = Launched()) {
+    RankBarrier end(launched->info.world_size);
+    if (launched->info.rank < world_size) run(launched->info.rank);
+    return end.Wait(launched->info.rank);
+  }
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(body, rank);
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
 }
 
-World::World(const std::string& path, int world_size, const OptionValues::Overrides& options,
-             int64_t rendezvous_timeout_ms)
-    : World(world_size, rendezvous_timeout_ms) {
-  const std::vector<Status> errors = CreateRanks(path, world_size, [&](int) { return options; });
-  for (const Status& error : errors) Must(error);
+RankBarrier::RankBarrier(int size) : size_(size), prefix_(NewName("barrier") + "/") {}
+
+void RankBarrier::Arrive(int rank, const std::string& text) {
+  const std::string key = prefix_ + std::to_string(rank);
+  if (base::RankContext* launched = Launched()) return Must(launched->store.Set(key, text));
+  table_->Set(key, text);
 }
 
-std::vector<Status> World::CreationErrors(const std::string& path, int present, int world_size,
-                                          const OptionsOfRank& options,
-                                          int64_t rendezvous_timeout_ms) {
-  return World(world_size, rendezvous_timeout_ms).CreateRanks(path, present, options);
+std::string RankBarrier::Await(int rank) {
+  const std::string key = prefix_ + std::to_string(rank);
+  if (base::RankContext* launched = Launched()) {
+    return Must(launched->store.Get(key, 2 * kWaitMs));
+  }
+  std::string text;
+  const bool came = table_->Get(key, 2 * kWaitMs, &text);
+  Must(came ? Status() : Status::Error(StatusCode::kTimeout, "rank %d did not come", rank));
+  return text;
 }
 
-std::vector<Status> World::CreateRanks(const std::string& path, int present,
-                                       const OptionsOfRank& options) {
+World::World(const PluginUnderTest& plugin, int world_size, int64_t rendezvous_timeout_ms)
+    : communicators_(static_cast<size_t>(world_size)) {
+  if (const base::RankContext* launched = Launched()) {
+    context_ = std::make_unique<base::RankContext>(*launched);
+    context_->info.rendezvous_timeout_ms = rendezvous_timeout_ms;
+    device_ = DeviceOfRank(context_->info.local_rank);
+    launched_host_ = std::make_unique<plugin::PluginHost>(plugin.name() + "/" + NewName("world"),
+                                                          *context_, &device_, nullptr);
+    return;
+  }
+  const auto table = std::make_shared<MemoryStoreTable>();
+  for (int rank = 0; rank < world_size; ++rank) {
+    const RankInfo info{.rank = rank,
+                        .world_size = world_size,
+                        .local_rank = rank,
+                        .local_world_size = world_size,
+                        .rendezvous_timeout_ms = rendezvous_timeout_ms};
+    memory_hosts_.push_back(std::make_unique<MemoryHost>(info, table, DeviceOfRank(rank)));
+  }
+}
+
+World::World(int world_size, const OptionValues::Overrides& options)
+    : World(UnderTest().plugin, world_size, kWaitMs) {
+  for (const Status& error :
+       CreateRanks(UnderTest().plugin, world_size, [&](int) { return options; })) {
+    Must(error);
+  }
+}
+
+World::World(const std::string& path, int world_size, const OptionValues::Overrides& options)
+    : World(Must(PluginUnderTest::Load(path)), world_size, kWaitMs) {
   const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+  for (const Status& error : CreateRanks(plugin, world_size, [&](int) { return options; })) {
+    Must(error);
+  }
+}
+
+std::vector<Status> World::CreationErrors(const PluginUnderTest& plugin, int present,
+                                          int world_size, const OptionsOfRank& options,
+                                          int64_t rendezvous_timeout_ms) {
+  return World(plugin, world_size, rendezvous_timeout_ms).CreateRanks(plugin, present, options);
+}
+
+std::vector<Status> World::CreateRanks(const PluginUnderTest& plugin, int present,
+                                       const OptionsOfRank& options) {
   std::vector<Status> errors(static_cast<size_t>(present));
   RunRanks(present, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
-    auto created = plugin.Create<Communicator>(*hosts_[r], options(rank));
+    Host& host = launched_host_ ? static_cast<Host&>(*launched_host_) : *memory_hosts_[r];
+    auto created = plugin.Create<Communicator>(host, options(rank));
     errors[r] = created.status();
     if (created.ok()) communicators_[r] = std::move(*created);
   });
+  if (const base::RankContext* launched = Launched()) {  // of the other ranks nothing is known
+    const auto own = static_cast<size_t>(launched->info.rank);
+    return own < errors.size() ? std::vector<Status>{errors[own]} : std::vector<Status>{};
+  }
   return errors;
+}
+
+CommunicatorTraits World::traits() const {
+  const size_t here = launched_host_ ? static_cast<size_t>(context_->info.rank) : 0;
+  return communicators_[here]->traits();
 }
 
 std::string TransferCase::Words() const {
@@ -114,7 +221,8 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
     auto failure = ::testing::AssertionFailure();
     failure << case_.Words() << ", rank " << rank_ << " of " << world_size_ << ": element " << i
             << " is " << got << " instead of " << expected;
-    if (case_.reduction == Reduction::kSum && got >= 0 && got < expected) {
+    const bool has_digits = case_.reduction == Reduction::kSum && world_size_ <= kRanksWithDigits;
+    if (has_digits && got >= 0 && got < expected) {
       const auto missing = static_cast<int64_t>(expected - got);
       for (int r = 0; r < world_size_; ++r) {
         const int bits = DigitBits(case_.dtype);
@@ -127,6 +235,9 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
 }
 
 float TransferBuffers::Input(int rank, int64_t index) const {
+  if (case_.reduction == Reduction::kSum && world_size_ > kRanksWithDigits) {
+    return static_cast<float>((rank + index) % 3 + 1);
+  }
   if (case_.reduction == Reduction::kSum) {
     const int bits = DigitBits(case_.dtype);
     const int64_t digit = index % ((1 << bits) - 1) + 1;
@@ -179,17 +290,18 @@ void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequ
 
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   Work* work = nullptr;
-  const Status status = communicator.Submit(transfer, &work);
-  EXPECT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(work == nullptr, !status.ok());
+  Must(communicator.Submit(transfer, &work));
+  EXPECT_NE(work, nullptr);
   return work;
 }
 
-pid_t RankProcess::Start() const {
+namespace {
+
+pid_t Fork(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
     try {
-      _exit(Run());
+      _exit(body());
     } catch (const Status& status) {
       _exit(static_cast<int>(status.code()));
     }
@@ -198,19 +310,26 @@ pid_t RankProcess::Start() const {
   return child;
 }
 
+}  // namespace
+
+pid_t RankProcess::Start() const {
+  return Fork([this] { return Run(); });
+}
+
+bool MovesDataInAChild() {
+  return EndOf(Fork([] { return World(OneSize(2, 2)).moves_data() ? 0 : 1; })) == 0;
+}
+
 int RankProcess::Run() const {
-  bench::FolderHost host({.rank = rank,
-                          .world_size = size,
-                          .local_rank = rank,
-                          .local_world_size = size,
-                          .rendezvous_timeout_ms = rendezvous_timeout_ms},
-                         folder, DeviceOfRank(rank));
-  const auto plugin = PluginUnderTest::Load(path);
-  if (!plugin.ok()) return static_cast<int>(plugin.status().code());
-  const auto created = plugin->Create<Communicator>(host, options);
+  launch::FolderHost host({.rank = rank,
+                           .world_size = size,
+                           .local_rank = rank,
+                           .local_world_size = size,
+                           .rendezvous_timeout_ms = rendezvous_timeout_ms},
+                          folder, DeviceOfRank(rank));
+  const auto created = plugin.Create<Communicator>(host, options);
   if (!created.ok()) return static_cast<int>(created.status().code());
   Communicator& communicator = **created;
-  if (communicator.traits().no_op) return kMeasuresOnly;
   auto* const shared = Query<SharedMemory>(communicator);
   std::vector<TransferBuffers> buffers;
   for (int i = 0; i < 4; ++i) {
@@ -246,25 +365,6 @@ int EndOf(pid_t process) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-int64_t MonotonicNs() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
-std::vector<Worlds> WorldsOf(const std::vector<std::string>& paths, int least, int most) {
-  std::vector<Worlds> all;
-  for (const std::string& path : paths) all.push_back({path, least, most});
-  return all;
-}
-
-void PrintTo(const Worlds& worlds, std::ostream* out) {
-  *out << worlds.path << ", " << worlds.least << " to " << worlds.most << " ranks";
-}
-
-std::string NameOfWorlds(const ::testing::TestParamInfo<Worlds>& worlds) {
-  return NameOfLibrary(worlds.param.path);
-}
-
 std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,
                                    const std::vector<int64_t>& counts) {
   std::vector<TransferCase> cases;
@@ -295,4 +395,4 @@ std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_s
   return cases;
 }
 
-}  // namespace engine::test
+}  // namespace engine::conform

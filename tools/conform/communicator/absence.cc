@@ -1,0 +1,59 @@
+#include "tools/conform/communicator/absence.h"
+
+#include <atomic>
+#include <string_view>
+
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/link_cost.h"
+#include "engine/ext/shared_memory.h"
+#include "engine/ext/sub_groups.h"
+#include "engine/ext/wire_progress.h"
+#include "tools/conform/communicator/communicator_rig.h"
+
+namespace engine::conform {
+namespace {
+
+// Of a group of `least` ranks, or more where a launcher or -n has them.
+std::string NotOffered(int least, std::string_view id) {
+  const std::vector<int> sizes = Sizes(least, least);
+  if (sizes.empty()) return "it is not for one rank (-n 1)";
+  std::atomic<bool> offered{false};
+  World world(sizes.back());
+  RunRanks(world.size(), [&](int rank) {
+    if (world.rank(rank).Query(id) != nullptr) offered = true;
+  });
+  return offered ? "" : "it does not offer " + std::string(id);
+}
+
+}  // namespace
+
+std::string NoSharedMemory() {
+  return NotOffered(2, kSharedMemoryId);
+}
+std::string NoGroupedTransfers() {
+  return NotOffered(1, kGroupedTransfersId);
+}
+std::string NoSubGroups() {
+  return NotOffered(1, kSubGroupsId);
+}
+std::string NoWireProgress() {
+  return NotOffered(2, kWireProgressId);
+}
+std::string NoLinkCost() {
+  return NotOffered(2, kLinkCostId);
+}
+
+std::string NothingFails() {
+  const int size = OneSize(2, 2);
+  if (size == 0) return "of one rank (-n 1) nothing fails between ranks";
+  return World(size).moves_data() ? "" : "it moves nothing (traits().no_op)";
+}
+
+std::string NoProcesses() {
+  if (IsLaunched()) return "a launcher's processes: it ends all of them when one dies";
+  if (OneSize(2, 2) == 0) return "of one rank (-n 1) nothing fails between ranks";
+  // In a child: a runtime that was used once may not survive a fork.
+  return MovesDataInAChild() ? "" : "it moves nothing (traits().no_op)";
+}
+
+}  // namespace engine::conform

@@ -1,0 +1,173 @@
+// What a communicator must do that offers an extension.
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/link_cost.h"
+#include "engine/ext/shared_memory.h"
+#include "engine/ext/sub_groups.h"
+#include "engine/ext/wire_progress.h"
+#include "tools/conform/communicator/communicator_rig.h"
+#include "tools/conform/contract.h"
+
+namespace engine::conform {
+namespace {
+
+template <typename Extension>
+Extension& Of(Communicator& communicator, std::string_view id) {
+  auto* const found = static_cast<Extension*>(communicator.Query(id));
+  if (found == nullptr) throw Status::Error(StatusCode::kUnsupported, "another rank offers it");
+  return *found;
+}
+
+// All ranks' buffers in shared memory, those of one, and of all but one.
+TEST(SharedMemory, BuffersInItAndElsewhereGiveTheSameResults) {
+  CONTRACT(MUST, "engine/ext/shared_memory.h", "Buffers of a transfer may lie anywhere.");
+  for (const int size : Sizes(2, 3)) {
+    World world(size);
+    const CommunicatorTraits integers{.kinds = world.traits().kinds, .dtypes = Bit(DType::kInt32)};
+    RunRanks(size, [&](int rank) {
+      uint64_t sequence = 0;
+      for (const TransferCase& transfer : AllCases(integers, size, {3, 5000, 130003})) {
+        for (const int sharing : {size, 1, size - 1}) {
+          SCOPED_TRACE(transfer.Words() + ", shared by " + std::to_string(sharing));
+          auto& memory = Of<SharedMemory>(world.rank(rank), kSharedMemoryId);
+          TransferBuffers buffers(transfer, rank, size, rank < sharing ? &memory : nullptr);
+          ExpectRight(world, rank, buffers, sequence++);
+        }
+      }
+    });
+  }
+}
+
+TEST(SharedMemory, IsZeroedAndBounded) {
+  CONTRACT(MUST, "engine/ext/shared_memory.h",
+           "Allocate gives zeroes; kInvalidArgument for 0 bytes, kResourceExhausted when there is "
+           "no memory; Free ignores null.");
+  World world(Sizes(2, 2).back());
+  RunRanks(world.size(), [&](int rank) {
+    auto& memory = Of<SharedMemory>(world.rank(rank), kSharedMemoryId);
+    void* data = nullptr;
+    EXPECT_EQ(memory.Allocate(0, &data).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(memory.Allocate(uint64_t{1} << 60, &data).code(), StatusCode::kResourceExhausted);
+    memory.Free(nullptr);
+    const std::vector<uint8_t> bytes = DeviceBytes(rank, 100001, &memory).Get();
+    EXPECT_EQ(std::ranges::count(bytes, 0), 100001);
+  });
+}
+
+TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
+  CONTRACT(MUST, "engine/ext/grouped_transfers.h",
+           "Transfers are submitted as one: *out is done when all of them are.");
+  for (const int size : Sizes(1, 3)) {
+    World world(size);
+    std::vector<TransferCase> cases = AllCases(world.traits(), size, {0, 1, 257, 70001});
+    std::erase_if(cases,
+                  [](const TransferCase& one) { return one.kind == TransferKind::kBarrier; });
+    RunRanks(size, [&](int rank) {
+      constexpr size_t kAtOnce = 7;
+      for (size_t begin = 0; begin < cases.size(); begin += kAtOnce) {
+        std::deque<TransferBuffers> buffers;
+        std::vector<Transfer> transfers;
+        for (size_t i = begin; i < std::min(begin + kAtOnce, cases.size()); ++i) {
+          buffers.emplace_back(cases[i], rank, size).Fill();
+          transfers.push_back(buffers.back().MakeTransfer(i));
+        }
+        Work* work = nullptr;
+        ASSERT_OK(Of<GroupedTransfers>(world.rank(rank), kGroupedTransfersId)
+                      .SubmitGroup(transfers, &work));
+        EXPECT_OK(work->WaitHost(kWaitMs));
+        work->Release();
+        for (const TransferBuffers& one : buffers) ASSERT_TRUE(one.Check());
+      }
+    });
+  }
+}
+
+TEST(GroupedTransfers, RefuseWhatIsNoGroup) {
+  CONTRACT(MUST, "engine/ext/grouped_transfers.h",
+           "kInvalidArgument for an empty list and for one with a barrier; no Work is made then.");
+  World world(Sizes(1, 2).back());
+  RunRanks(world.size(), [&](int rank) {
+    const std::vector<Transfer> barrier(2, {.kind = TransferKind::kBarrier});
+    for (const size_t count : {size_t{0}, barrier.size()}) {
+      Work* work = nullptr;
+      EXPECT_EQ(Of<GroupedTransfers>(world.rank(rank), kGroupedTransfersId)
+                    .SubmitGroup(std::span(barrier).first(count), &work)
+                    .code(),
+                StatusCode::kInvalidArgument);
+      EXPECT_EQ(work, nullptr);
+    }
+  });
+}
+
+// Even ranks, odd ranks the other way round, and the last one without any.
+TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
+  CONTRACT(MUST, "engine/ext/sub_groups.h",
+           "Split gives a communicator of the ranks with the same color, in the order of key, and "
+           "none for kNoColor; kInvalidArgument, which is no failure, for another color.");
+  for (const int size : Sizes(1, 4)) {
+    World world(size);
+    RunRanks(size, [&](int rank) {
+      const auto split = [&](int32_t color, int32_t key, std::unique_ptr<Communicator>* out) {
+        Communicator* made = nullptr;
+        const Status status =
+            Of<SubGroups>(world.rank(rank), kSubGroupsId).Split(color, key, &made);
+        out->reset(made);
+        return status;
+      };
+      std::unique_ptr<Communicator> part, whole;
+      EXPECT_EQ(split(-7, 0, &part).code(), StatusCode::kInvalidArgument);
+      const bool alone = size > 2 && rank == size - 1;
+      ASSERT_OK(split(alone ? kNoColor : rank % 2, rank % 2 == 0 ? 5 : -rank, &part));
+      ASSERT_EQ(part == nullptr, alone);
+      ASSERT_OK(split(0, rank, &whole));
+      std::vector<int> expected;
+      for (int other = rank % 2; other < (size > 2 ? size - 1 : size); other += 2) {
+        expected.insert(rank % 2 == 0 ? expected.end() : expected.begin(), other);
+      }
+      const auto place = std::ranges::find(expected, rank) - expected.begin();
+      if (part != nullptr) {  // at the same time as another group works
+        TransferBuffers buffers({.kind = TransferKind::kAllGather, .count = 1000},
+                                static_cast<int>(place), static_cast<int>(expected.size()));
+        buffers.Fill();
+        EXPECT_OK(SubmitAndWait(*part, buffers.MakeTransfer(0)));
+        EXPECT_TRUE(buffers.Check());
+      }
+      TransferBuffers sum({.count = 1000}, rank, size);
+      sum.Fill();
+      EXPECT_OK(SubmitAndWait(*whole, sum.MakeTransfer(0)));
+      EXPECT_TRUE(sum.Check());
+    });
+  }
+}
+
+TEST(WireProgress, GrowsWithWhatMoves) {
+  CONTRACT(MUST, "engine/ext/wire_progress.h",
+           "bytes_moved() grows with what this rank moves, and never shrinks.");
+  World world(Sizes(2, 2).back());
+  RunRanks(world.size(), [&](int rank) {
+    auto& progress = Of<WireProgress>(world.rank(rank), kWireProgressId);
+    for (uint64_t i = 0; i < 3; ++i) {
+      const uint64_t before = progress.bytes_moved();
+      TransferBuffers buffers({.count = 300007}, rank, world.size());
+      ExpectRight(world, rank, buffers, i);
+      EXPECT_GT(progress.bytes_moved(), before);
+    }
+  });
+}
+
+TEST(LinkCost, IsThatOfAMessage) {
+  CONTRACT(MUST, "engine/ext/link_cost.h",
+           "A rank sends messages of at most message_bytes, with header_bytes in front of each.");
+  World world(Sizes(1, 2).back());
+  RunRanks(world.size(), [&](int rank) {
+    const auto& cost = Of<LinkCost>(world.rank(rank), kLinkCostId);
+    EXPECT_TRUE(cost.message_bytes == 0 || cost.header_bytes < cost.message_bytes)
+        << cost.header_bytes << " of " << cost.message_bytes;
+  });
+}
+
+}  // namespace
+}  // namespace engine::conform

@@ -1,0 +1,88 @@
+// Ranks as processes: what the survivors of a killed rank get.
+#include <signal.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "tools/conform/communicator/communicator_rig.h"
+#include "tools/conform/contract.h"
+#include "tools/conform/subject.h"
+
+namespace engine::conform {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "engine_conform_XXXXXX").native();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+    EXPECT_FALSE(path_.empty()) << "no temporary folder: " << name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Rank `victim` of `size` sends itself `signal` with transfers under way; the others have to name
+// it.
+std::vector<pid_t> StartRanks(const TemporaryFolder& folder, int size, int victim, int signal,
+                              int64_t timeout_ms) {
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(RankProcess{.plugin = UnderTest().plugin,
+                                .folder = folder.path(),
+                                .rank = rank,
+                                .size = size,
+                                .blames = victim,
+                                .timeout_ms = timeout_ms,
+                                .signal = rank == victim ? signal : 0}
+                        .Start());
+  }
+  return ranks;
+}
+
+TEST(CommunicatorProcess, SurvivorsOfAKilledRankNameItPromptly) {
+  CONTRACT(SHOULD, "engine/communicator.h",
+           "When the process of a rank dies, what needs it fails within a second with kPeerLost "
+           "and its rank: sooner than by the deadline.");
+  const int size = OneSize(2, 3);
+  for (const int victim : {0, size - 1}) {
+    const TemporaryFolder folder;
+    std::vector<pid_t> ranks = StartRanks(folder, size, victim, SIGKILL, 20000);
+    EXPECT_EQ(EndOf(ranks[static_cast<size_t>(victim)]), 128 + SIGKILL);
+    ranks.erase(ranks.begin() + victim);
+    const auto death = std::chrono::steady_clock::now();
+    for (const pid_t survivor : ranks) {
+      EXPECT_EQ(EndOf(survivor), static_cast<int>(StatusCode::kPeerLost));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - death, kPromptly);
+  }
+}
+
+// Whoever waits for whom: every rank names the one that is stopped.
+TEST(CommunicatorProcess, ARankThatIsStoppedIsATimeoutThatNamesIt) {
+  CONTRACT(SHOULD, "engine/communicator.h",
+           "The kTimeout of a transfer names the rank that has not moved, on every rank.");
+  const int size = OneSize(2, 4), stopped = size / 2;
+  const TemporaryFolder folder;
+  const std::vector<pid_t> ranks = StartRanks(folder, size, stopped, SIGSTOP, 1500);
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == stopped) continue;
+    EXPECT_EQ(EndOf(ranks[static_cast<size_t>(rank)]), static_cast<int>(StatusCode::kTimeout))
+        << "rank " << rank;
+  }
+  kill(ranks[static_cast<size_t>(stopped)], SIGKILL);
+  EXPECT_EQ(EndOf(ranks[static_cast<size_t>(stopped)]), 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace engine::conform
