@@ -89,7 +89,7 @@ class StoreTransport final : public kit::Transport {
 
   Status Await(const std::string& key, uint64_t number, int32_t rank, std::string* value) {
     for (;;) {
-      if (host_.StoreGetString(key, 10, value).ok()) {
+      if (StoreGetString(host_, key, 10, value).ok()) {
         uint64_t found = 0;
         std::memcpy(&found, value->data(), sizeof found);
         if (found == number) return {};
@@ -140,7 +140,7 @@ class StoreTransport final : public kit::Transport {
   std::atomic<int32_t> waiting_for_{-1};
 };
 
-Status Create(Host& host, const Options& options, Object** out) noexcept {
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(
       host, "faulty_comm", out, [&]() -> Result<std::unique_ptr<OneLane<StoreTransport>>> {
         kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);

@@ -179,7 +179,7 @@ Status StartMpi(const RankInfo& ranks) {
 }
 
 // MPI_Comm_dup has no deadline: all ranks are known to be there when it is called.
-Status Create(Host& host, const Options&, Object** out) noexcept {
+StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   return kit::CreateCommunicator(
       host, "mpi_comm", out, [&]() -> Result<std::unique_ptr<OneLane<MpiTransport>>> {
         const RankInfo ranks = host.rank_info();

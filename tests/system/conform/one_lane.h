@@ -16,7 +16,7 @@
 namespace engine {
 
 template <typename T>
-class OneLane final : public Communicator {
+class OneLane final : public CommunicatorBase {
  public:
   // `make` gives a unique_ptr<T> for a Progress; it is not called in a world of one.
   template <typename Make>

@@ -28,19 +28,19 @@ std::string NotOffered(int least, std::string_view id) {
 }  // namespace
 
 std::string NoSharedMemory() {
-  return NotOffered(2, kSharedMemoryId);
+  return NotOffered(2, SharedMemory::kId);
 }
 std::string NoGroupedTransfers() {
-  return NotOffered(1, kGroupedTransfersId);
+  return NotOffered(1, GroupedTransfers::kId);
 }
 std::string NoSubGroups() {
-  return NotOffered(1, kSubGroupsId);
+  return NotOffered(1, SubGroups::kId);
 }
 std::string NoWireProgress() {
-  return NotOffered(2, kWireProgressId);
+  return NotOffered(2, WireProgress::kId);
 }
 std::string NoLinkCost() {
-  return NotOffered(2, kLinkCostId);
+  return NotOffered(2, LinkModel::kId);
 }
 
 std::string NothingFails() {

@@ -30,7 +30,7 @@ std::optional<UpdateMode> ModeOf(const ServedCase& served) {
       return;
     }
     const auto rank = world.MakeRank(0, 0);
-    void* const client = rank.ok() ? (*rank)->Query(kParameterClientId) : nullptr;
+    void* const client = rank.ok() ? (*rank)->Query(ParameterClient::kId) : nullptr;
     if (client != nullptr) mode = static_cast<ParameterClient*>(client)->traits().mode;
   });
   return mode;
@@ -39,7 +39,7 @@ std::optional<UpdateMode> ModeOf(const ServedCase& served) {
 std::string NoParameterServer() {
   if (IsLaunched()) return "its servers are judged where ranks are threads, without a launcher";
   if (ModeOf({0}) || ModeOf({2})) return "";
-  return "it does not offer " + std::string(kParameterClientId);
+  return "it does not offer " + std::string(ParameterClient::kId);
 }
 
 Members::Members(const ServedCase& served, int ranks, const OptimizerChoice& optimizer)

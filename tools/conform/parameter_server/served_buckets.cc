@@ -15,7 +15,7 @@ float Noise(uint64_t key, uint64_t rank, uint64_t step, uint64_t index) {
   return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) / (1 << 23);
 }
 
-class TestOptimizer final : public Optimizer {
+class TestOptimizer final : public OptimizerBase {
  public:
   explicit TestOptimizer(int states) : states_(states) {}
 
