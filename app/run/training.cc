@@ -165,9 +165,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   train::TrainerParts parts{
       .data = std::move(dataset),
       .build_graph = [&](const DatasetInfo& data, int64_t samples,
-                                     const plugin::OpFactory& ops) -> Result<graph::Graph> {
-        ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "training data",
-                                                           std::string(data.digest)));
+                         const plugin::OpFactory& ops) -> Result<graph::Graph> {
+        ENGINE_RETURN_IF_ERROR(
+            launch::CheckSameOnAllRanks(rank, "training data", std::string(data.digest)));
         return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
       },
       .begin =

@@ -122,6 +122,7 @@ struct CommunicatorTraits {
 };
 ENGINE_LAYOUT(CommunicatorTraits, struct_size, kinds, dtypes, ordered, max_in_flight, no_op,
               device_memory);
+
 // One group of ranks. Created with the rank, size and store of its Host; creation is collective and
 // fails with kRendezvous when a rank has not come by RankInfo::rendezvous_timeout_ms, and should
 // name the first that is missing. Several may live in a process, at once and one after another:

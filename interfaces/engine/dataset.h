@@ -58,6 +58,7 @@ struct FillCall {
   Span<void* const> tensors = {};
 };
 ENGINE_LAYOUT(FillCall, struct_size, split, epoch, indices, tensors);
+
 // Its create function reads nothing: whether an option makes sense is checked there, files are read
 // by Open.
 ENGINE_INTERFACE(Dataset, Object, "engine.dataset.draft/1", info, Open, Fill);

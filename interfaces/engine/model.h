@@ -27,6 +27,7 @@ struct ModelData {
   uint32_t with_loss = 1;
 };
 ENGINE_LAYOUT(ModelData, struct_size, inputs, targets, with_loss);
+
 // Builds one graph. Errors stay: what comes after the first one is returned it again, so a model may
 // return the first it sees. [setup]
 ENGINE_INTERFACE(ModelBuilder, Interface, "engine.model_builder.draft/1", data, Spec, Offers, Apply,

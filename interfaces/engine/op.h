@@ -80,6 +80,7 @@ ENGINE_LAYOUT(OpSignature, struct_size, parameter_count, parameters, output_coun
               saved_bytes, workspace_bytes, differentiable_inputs, backward_reads_inputs,
               backward_reads_outputs, accumulates, passes_gradient, equal_gradients,
               gradient_in_place, output_is_view_of, in_place_of, uses_replicas, is_loss);
+
 // The replicas of one op on all ranks, in the pass that is under way: what an op needs to see the
 // whole batch of a step. All replicas make the same calls in the same order, also those without
 // samples; and an op makes the same calls in every step: as many, with the counts and the addresses
@@ -133,6 +134,7 @@ struct OpCall {
 ENGINE_LAYOUT(OpCall, struct_size, inputs, outputs, output_grads, input_grads, accumulate, training,
               gradient_in_place, saved, workspace, stream, seed, step, node, first_sample, replicas,
               scalars);
+
 // One node of a graph. Deterministic for a fixed number of threads.
 ENGINE_INTERFACE(Op, Object, "engine.op.draft/1", Infer, Forward, Backward);
 class OpBase : public Implements<Op> {

@@ -30,8 +30,8 @@ KernelSpan SpanOf(const FlatSpan& span) noexcept {
 // Calls start(table) for tables of all spans but empty ones, as many as it takes; `table` is an empty
 // one, `chunk` the elements of a block.
 template <typename Table, typename ToSpan, typename Start>
-Status ForTables(engine::Array<const FlatSpan> spans, Table table, int64_t chunk, const ToSpan& to_span,
-                 const Start& start) noexcept {
+Status ForTables(engine::Array<const FlatSpan> spans, Table table, int64_t chunk,
+                 const ToSpan& to_span, const Start& start) noexcept {
   for (const FlatSpan& span : spans) {
     if (span.count == 0) continue;
     if (table.full()) {

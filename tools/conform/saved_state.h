@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/ext/saved_state.h"
 #include "engine/abi/interface.h"
+#include "engine/ext/saved_state.h"
 
 namespace engine::conform {
 

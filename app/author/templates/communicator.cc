@@ -155,7 +155,7 @@ class StoreCommunicator final : public CommunicatorBase {
 
 StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   const auto make = [&]() -> Result<std::unique_ptr<StoreCommunicator>> {
-    kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
+    kit::Rendezvous rendezvous(host);
     ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
     ENGINE_RETURN_IF_ERROR(rendezvous.Exchange("").status());
     return std::make_unique<StoreCommunicator>(host, rendezvous.prefix());

@@ -38,6 +38,7 @@ struct FlatCall {
   Stream* stream = nullptr;
 };
 ENGINE_LAYOUT(FlatCall, struct_size, spans, numbers, shared, scalars, stream);
+
 // Arithmetic on flat arrays that a device has for a plugin other than the core: an optimizer, a
 // hook. The two agree on the name and on what the fields of a call mean; the core knows neither, so
 // both may come from a third party.

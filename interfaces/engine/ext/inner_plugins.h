@@ -28,6 +28,7 @@ struct InnerPlugin {
   TextView label = {};
 };
 ENGINE_LAYOUT(InnerPlugin, struct_size, plugin, options, label);
+
 // Query<InnerPlugins> of a Host gives one or null. Call it in the create function alone. What is made
 // belongs to the caller, who deletes it no later than in the destructor of its own object. Errors name
 // the inner plugin: kPlugin when there is none of the name and role, kConfig for an option.

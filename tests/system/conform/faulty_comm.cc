@@ -143,7 +143,7 @@ class StoreTransport final : public kit::Transport {
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(
       host, "faulty_comm", out, [&]() -> Result<std::unique_ptr<OneLane<StoreTransport>>> {
-        kit::Rendezvous rendezvous(host, host.rank_info().rendezvous_timeout_ms);
+        kit::Rendezvous rendezvous(host);
         ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
         ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
         return std::make_unique<OneLane<StoreTransport>>(

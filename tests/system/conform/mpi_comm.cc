@@ -183,7 +183,7 @@ StatusValue Create(Host& host, const Options&, Object** out) noexcept {
   return kit::CreateCommunicator(
       host, "mpi_comm", out, [&]() -> Result<std::unique_ptr<OneLane<MpiTransport>>> {
         const RankInfo ranks = host.rank_info();
-        kit::Rendezvous rendezvous(host, ranks.rendezvous_timeout_ms);
+        kit::Rendezvous rendezvous(host);
         MPI_Comm group = MPI_COMM_NULL;
         ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
         if (ranks.world_size > 1) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "app/checkpoint/sample_position.h"
-#include "tools/conform/allocation_count.h"
 #include "tests/support/expect_status.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine {
 namespace {

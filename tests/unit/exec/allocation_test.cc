@@ -2,9 +2,9 @@
 // operator new.
 #include <gtest/gtest.h>
 
-#include "tools/conform/allocation_count.h"
 #include "tests/unit/exec/prompt_accelerator.h"
 #include "tests/unit/exec/rig.h"
+#include "tools/conform/allocation_count.h"
 
 namespace engine::test {
 namespace {

@@ -42,11 +42,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const OptionValue slices = options.Find("slice_bytes", OptionType::kInt);
   const size_t given = slices.integer < 0 ? 0 : 1;
   Scheduler* inner = nullptr;
-  ENGINE_RETURN_IF_ERROR(
-      Query<InnerPlugins>(host)
-          ->CreateScheduler(
-              {.plugin = options.String("inner"), .options = {&slices, given}, .label = "inner"},
-              &inner));
+  ENGINE_RETURN_IF_ERROR(Query<InnerPlugins>(host)->CreateScheduler(
+      {.plugin = options.String("inner"), .options = {&slices, given}, .label = "inner"}, &inner));
   return kit::Make<ReverseScheduler>(out, inner);
 }
 
