@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`engine conform` on plugins with one fault each: it is found, by the right test, and can be repeated.
 
-  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_faulty_{hook,wire,scheduler,optimizer,dataset,comm}.so
+  check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_wrong_{hook,wire,scheduler,optimizer,dataset,comm}.so
 """
 import json
 import pathlib
@@ -36,7 +36,7 @@ FAULTS_OF_COMM = [
 
 
 def library(role):
-    return f"{FOLDER}/libengine_faulty_{role}.so"
+    return f"{FOLDER}/libengine_wrong_{role}.so"
 
 
 def conform(words, exit_code):
@@ -87,7 +87,7 @@ class Conform(unittest.TestCase):
             conform(library(words) + " --level should", 0)
         conform(library("hook") + " --set fault=save", 0)
         by_step = conform(library("hook") + " --set fault=by_step --badge", 0).stdout
-        self.assertTrue(re.fullmatch(r"\*\*faulty_hook 1\.0\.0\*\* \(hook, plugin ABI [\d.]+\) conforms: "
+        self.assertTrue(re.fullmatch(r"\*\*wrong_hook 1\.0\.0\*\* \(hook, plugin ABI [\d.]+\) conforms: "
                                      r"must (\d+)/\1, should 2/2, judged by engine [\d.]+\n", by_step), by_step)
 
     def test_json_goes_to_a_file_beside_the_text(self):

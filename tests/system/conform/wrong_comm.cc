@@ -22,7 +22,7 @@
 #include "kit/rendezvous.h"
 #include "tests/system/conform/one_lane.h"
 
-namespace engine::faulty_comm {
+namespace engine::wrong_comm {
 namespace {
 
 struct Head {
@@ -142,12 +142,12 @@ class StoreTransport final : public kit::Transport {
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   return kit::CreateCommunicator(
-      host, "faulty_comm", out, [&]() -> Result<std::unique_ptr<OneLane<StoreTransport>>> {
+      host, "wrong_comm", out, [&]() -> Result<std::unique_ptr<OneLane<StoreTransport>>> {
         kit::Rendezvous rendezvous(host);
         ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
         ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
         return std::make_unique<OneLane<StoreTransport>>(
-            host, "faulty_comm", rendezvous.prefix(), kit::kAllDTypes,
+            host, "wrong_comm", rendezvous.prefix(), kit::kAllDTypes,
             [&](kit::Progress& progress) {
               return std::make_unique<StoreTransport>(
                   host, rendezvous.prefix(), std::string(options.String("fault")), progress);
@@ -165,4 +165,4 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
                     .create = Create},
                    NoOps(), std::array{kit::StringOption("fault", "", "see the code")});
 
-}  // namespace engine::faulty_comm
+}  // namespace engine::wrong_comm
