@@ -63,7 +63,7 @@ class InnerCommunicator final : public CommunicatorBase {
         token_(abort.Listen([this](const Status& reason) { Abort(reason); })) {}
   ~InnerCommunicator() override { abort_.Forget(token_); }
 
-  void* Query(std::string_view id) noexcept override { return made_->Query(id); }
+  void* Query(std::string_view id) noexcept override { return made_->Query(id, 0); }
   CommunicatorTraits traits() const noexcept override { return made_->traits(); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (group_->ranks.empty()) return made_->Submit(transfer, out);

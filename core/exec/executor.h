@@ -71,7 +71,6 @@ class Executor {
   // Sums up host memory over ranks, which may come at any time (ExecutorOptions::arrival_timeout_ms). After Flush.
   Status AllReduce(std::span<float> numbers);
 
-  const plugin::PluginSet& plugins() const { return plugins_; }
   ModelMemory& memory() { return *memory_; }
   const ModelMemory& memory() const { return *memory_; }
   const TaskGraph& tasks() const { return tasks_; }

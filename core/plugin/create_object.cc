@@ -1,7 +1,6 @@
 #include "core/plugin/create_object.h"
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/ext/accelerator.h"
@@ -45,16 +44,13 @@ namespace {
 
 template <typename... X>
 Status CheckLayouts(const Object& object, const std::string& title) {
-  Status status;
-  const auto check = [&](std::string_view id, bool is_there, bool is_usable) {
-    if (!is_there || is_usable) return;
-    status = Status::Error(StatusCode::kPlugin,
-                           "%s offers %s with another layout than this engine has: rebuild it "
-                           "against the headers of this engine",
-                           title.c_str(), std::string(id).c_str());
-  };
-  (check(X::kId, object.Query(X::kId, 0) != nullptr, Query<X>(object) != nullptr), ...);
-  return status;
+  std::string wrong;
+  ((object.Query(X::kId, 0) && !Query<X>(object) ? void(wrong = X::kId) : void()), ...);
+  if (wrong.empty()) return {};
+  return Status::Error(StatusCode::kPlugin,
+                       "%s offers %s with another layout than this engine has: rebuild it against "
+                       "the headers of this engine",
+                       title.c_str(), wrong.c_str());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ class RecordCommunicator final : public CommunicatorBase {
  public:
   RecordCommunicator(File file, Communicator* inner) : file_(std::move(file)), inner_(inner) {}
 
-  void* Query(std::string_view id) noexcept override { return inner_->Query(id); }
+  void* Query(std::string_view id) noexcept override { return inner_->Query(id, 0); }
   CommunicatorTraits traits() const noexcept override { return inner_->traits(); }
   void Abort(const Status& reason) noexcept override { inner_->Abort(reason); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {

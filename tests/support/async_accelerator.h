@@ -133,7 +133,7 @@ class AsyncMath final : public FlatMathBase {
   Status Add(float* target, const float* source, int64_t count, Stream* stream) noexcept override;
 
  private:
-  struct Kernel final : FlatKernel {
+  struct Kernel final : FlatKernelBase {
     Kernel(AsyncMath& of, std::string_view called) : math(of), name(called) {}
     Status Run(const FlatCall& call) noexcept override;
     AsyncMath& math;

@@ -68,7 +68,12 @@ class PluginUnderTest {
   // T is the interface of the plugin's kind. `overrides` come before what was set.
   template <typename T>
   Result<std::unique_ptr<T>> Create(Host& host, OptionValues::Overrides overrides = {}) const {
-    return plugin::Create<T>({file_, Values(std::move(overrides))}, host);
+    const plugin::PluginChoice choice{file_, Values(std::move(overrides))};
+    if constexpr (std::is_same_v<T, Object>) {
+      return plugin::CreateObject(choice, host);
+    } else {
+      return plugin::Create<T>(choice, host);
+    }
   }
   // Of its own options.
   std::vector<plugin::OwnedOption> Values(OptionValues::Overrides overrides = {}) const {

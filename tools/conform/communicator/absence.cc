@@ -20,7 +20,7 @@ std::string NotOffered(int least, std::string_view id) {
   std::atomic<bool> offered{false};
   World world(sizes.back());
   RunRanks(world.size(), [&](int rank) {
-    if (world.rank(rank).Query(id) != nullptr) offered = true;
+    if (world.rank(rank).Query(id, 0) != nullptr) offered = true;
   });
   return offered ? "" : "it does not offer " + std::string(id);
 }

@@ -15,8 +15,8 @@ namespace engine::conform {
 namespace {
 
 template <typename Extension>
-Extension& Of(Communicator& communicator, std::string_view id) {
-  auto* const found = static_cast<Extension*>(communicator.Query(id));
+Extension& Of(Communicator& communicator) {
+  auto* const found = Query<Extension>(communicator);
   if (found == nullptr) throw Status::Error(StatusCode::kUnsupported, "another rank offers it");
   return *found;
 }
@@ -32,7 +32,7 @@ TEST(SharedMemory, BuffersInItAndElsewhereGiveTheSameResults) {
       for (const TransferCase& transfer : AllCases(integers, size, {3, 5000, 130003})) {
         for (const int sharing : {size, 1, size - 1}) {
           SCOPED_TRACE(transfer.Words() + ", shared by " + std::to_string(sharing));
-          auto& memory = Of<SharedMemory>(world.rank(rank), SharedMemory::kId);
+          auto& memory = Of<SharedMemory>(world.rank(rank));
           TransferBuffers buffers(transfer, rank, size, rank < sharing ? &memory : nullptr);
           ExpectRight(world, rank, buffers, sequence++);
         }
@@ -47,7 +47,7 @@ TEST(SharedMemory, IsZeroedAndBounded) {
            "no memory; Free ignores null.");
   World world(Sizes(2, 2).back());
   RunRanks(world.size(), [&](int rank) {
-    auto& memory = Of<SharedMemory>(world.rank(rank), SharedMemory::kId);
+    auto& memory = Of<SharedMemory>(world.rank(rank));
     void* data = nullptr;
     EXPECT_EQ(memory.Allocate(0, &data).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(memory.Allocate(uint64_t{1} << 60, &data).code(), StatusCode::kResourceExhausted);
@@ -75,7 +75,7 @@ TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
           transfers.push_back(buffers.back().MakeTransfer(i));
         }
         Work* work = nullptr;
-        ASSERT_OK(Of<GroupedTransfers>(world.rank(rank), GroupedTransfers::kId)
+        ASSERT_OK(Of<GroupedTransfers>(world.rank(rank))
                       .SubmitGroup(transfers, &work));
         EXPECT_OK(work->WaitHost(kWaitMs));
         work->Release();
@@ -93,7 +93,7 @@ TEST(GroupedTransfers, RefuseWhatIsNoGroup) {
     const std::vector<Transfer> barrier(2, {.kind = TransferKind::kBarrier});
     for (const size_t count : {size_t{0}, barrier.size()}) {
       Work* work = nullptr;
-      EXPECT_EQ(Of<GroupedTransfers>(world.rank(rank), GroupedTransfers::kId)
+      EXPECT_EQ(Of<GroupedTransfers>(world.rank(rank))
                     .SubmitGroup(std::span(barrier).first(count), &work)
                     .code(),
                 StatusCode::kInvalidArgument);
@@ -113,7 +113,7 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
       const auto split = [&](int32_t color, int32_t key, std::unique_ptr<Communicator>* out) {
         Communicator* made = nullptr;
         const Status status =
-            Of<SubGroups>(world.rank(rank), SubGroups::kId).Split(color, key, &made);
+            Of<SubGroups>(world.rank(rank)).Split(color, key, &made);
         out->reset(made);
         return status;
       };
@@ -148,7 +148,7 @@ TEST(WireProgress, GrowsWithWhatMoves) {
            "bytes_moved() grows with what this rank moves, and never shrinks.");
   World world(Sizes(2, 2).back());
   RunRanks(world.size(), [&](int rank) {
-    auto& progress = Of<WireProgress>(world.rank(rank), WireProgress::kId);
+    auto& progress = Of<WireProgress>(world.rank(rank));
     for (uint64_t i = 0; i < 3; ++i) {
       const uint64_t before = progress.bytes_moved();
       TransferBuffers buffers({.count = 300007}, rank, world.size());
@@ -163,7 +163,7 @@ TEST(LinkCost, IsThatOfAMessage) {
            "A rank sends messages of at most message_bytes, with header_bytes in front of each.");
   World world(Sizes(1, 2).back());
   RunRanks(world.size(), [&](int rank) {
-    const auto& cost = Of<LinkCost>(world.rank(rank), LinkModel::kId);
+    const LinkCost cost = Of<LinkModel>(world.rank(rank)).cost();
     EXPECT_TRUE(cost.message_bytes == 0 || cost.header_bytes < cost.message_bytes)
         << cost.header_bytes << " of " << cost.message_bytes;
   });

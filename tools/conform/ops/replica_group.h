@@ -34,7 +34,7 @@ class ReplicaGroup {
   int64_t gathers() const { return rounds_; }
 
  private:
-  struct Member final : Replicas {
+  struct Member final : ReplicasBase {
     Member(ReplicaGroup& its_group, int32_t its_rank) : group(its_group), own_rank(its_rank) {}
     int32_t size() const noexcept override { return static_cast<int32_t>(group.parts_.size()); }
     int32_t rank() const noexcept override { return own_rank; }

@@ -30,8 +30,8 @@ std::optional<UpdateMode> ModeOf(const ServedCase& served) {
       return;
     }
     const auto rank = world.MakeRank(0, 0);
-    void* const client = rank.ok() ? (*rank)->Query(ParameterClient::kId) : nullptr;
-    if (client != nullptr) mode = static_cast<ParameterClient*>(client)->traits().mode;
+    ParameterClient* const client = rank.ok() ? Query<ParameterClient>(**rank) : nullptr;
+    if (client != nullptr) mode = client->traits().mode;
   });
   return mode;
 }

@@ -33,7 +33,7 @@ TEST(Plugin, HasNoExtensionThatNobodyKnows) {
            "Query: an extension of this object by its identifier, or nullptr.");
   const auto object = Make<Object>();
   for (const char* id : {"", "engine.no_such_extension/1", "engine."}) {
-    EXPECT_EQ(object->Query(id), nullptr) << id;
+    EXPECT_EQ(object->Query(id, 0), nullptr) << id;
   }
 }
 

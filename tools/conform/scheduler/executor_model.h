@@ -67,7 +67,7 @@ class ExecutorModel final : private exec::StepLoop::Calls {
 
  private:
   // The scheduler under test, and what there is to see of it.
-  struct Watched final : Scheduler {
+  struct Watched final : SchedulerBase {
     explicit Watched(Scheduler& watched) : scheduler(watched) {}
     SchedulerTraits traits() const noexcept override { return scheduler.traits(); }
     Status Plan(const ModelInfo&, PlanSink&) noexcept override { return {}; }

@@ -48,9 +48,9 @@ graph::Graph ModelOf(const ModelSketch& sketch) {
 
 std::vector<HookTraits> HooksOf(const ModelSketch& sketch) {
   std::vector<HookTraits> hooks;
-  if (sketch.local_hook) hooks.push_back({HookStage::kLocal});
-  if (sketch.span_hook) hooks.push_back({HookStage::kReduced, HookScope::kSpan});
-  if (sketch.global_hook) hooks.push_back({HookStage::kReduced, HookScope::kGlobal});
+  if (sketch.local_hook) hooks.push_back({.stage = HookStage::kLocal});
+  if (sketch.span_hook) hooks.push_back({.scope = HookScope::kSpan});
+  if (sketch.global_hook) hooks.push_back({.scope = HookScope::kGlobal});
   return hooks;
 }
 
