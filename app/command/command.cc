@@ -17,6 +17,7 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/log.h"
 #include "app/launch/member.h"
+#include "app/plugins/roles.h"
 #include "app/plugins/words.h"
 #include "kit/file.h"
 #include "kit/unique_fd.h"
@@ -111,18 +112,18 @@ std::vector<std::string> ShadowNotices(const config::Config& config,
     own.insert(plugins::AbsolutePath(folder));
   }
   std::vector<std::string> notices;
-  for (const plugin::PluginChoice* choice : config.plugins().All()) {
-    const std::string& used = choice->entry.path;
+  for (const plugin::PluginEntry* entry : plugins::EntriesOf(config.plugins())) {
+    const std::string& used = entry->path;
     std::vector<std::string> others;
     bool found = false;  // by its name
     for (const plugins::PluginFile& file : config.catalog().files()) {
-      if (file.name != choice->entry.name) continue;
+      if (file.name != entry->name) continue;
       if (!file.shadowed) found = file.path == used;
       if (file.shadowed && found) others.push_back(file.path);
     }
     if (others.empty() || own.contains(used.substr(0, used.rfind('/')))) continue;
-    notices.push_back(choice->entry.Title() + ": " + used + " is used, and not " +
-                      plugins::Join(others) + ", which has the same name");
+    notices.push_back(entry->Title() + ": " + used + " is used, and not " + plugins::Join(others) +
+                      ", which has the same name");
   }
   return notices;
 }

@@ -92,7 +92,9 @@ void AddWithInner(const PluginChoice& choice, std::vector<const PluginEntry*>* a
   for (const PluginChoice& inner : choice.inner) AddWithInner(inner, all);
 }
 
-std::vector<const PluginEntry*> All(const plugin::PluginSelection& selection) {
+}  // namespace
+
+std::vector<const PluginEntry*> EntriesOf(const plugin::PluginSelection& selection) {
   std::vector<const PluginEntry*> all;
   for (const auto* one : {&selection.communicator, &selection.scheduler, &selection.optimizer}) {
     AddWithInner(*one, &all);
@@ -103,8 +105,6 @@ std::vector<const PluginEntry*> All(const plugin::PluginSelection& selection) {
   all.push_back(&selection.model.entry);
   return all;
 }
-
-}  // namespace
 
 bool FillsRole(const PluginEntry& entry) {
   return entry.kind == PluginKind::kOps ? entry.brings_device() : entry.kind != PluginKind::kHook;
@@ -133,14 +133,14 @@ Result<plugin::PluginSelection> AssignRoles(const std::vector<PluginChoice>& cho
 
 std::string NamesOf(const plugin::PluginSelection& selection) {
   std::vector<std::string> names;
-  for (const PluginEntry* entry : All(selection)) names.push_back(entry->name);
+  for (const PluginEntry* entry : EntriesOf(selection)) names.push_back(entry->name);
   return Join(names, " ");
 }
 
 // One that cannot be read has no digest: whoever loads it says why.
 std::string VersionsOf(const plugin::PluginSelection& selection) {
   std::string lines;
-  for (const PluginEntry* entry : All(selection)) {
+  for (const PluginEntry* entry : EntriesOf(selection)) {
     std::ifstream file(entry->path, std::ios::binary);
     std::ostringstream bytes;
     bytes << file.rdbuf();

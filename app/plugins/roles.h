@@ -18,7 +18,10 @@ bool FillsRole(const plugin::PluginEntry& entry);
 Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
                                             const PluginCatalog& catalog);
 
-// Of all chosen ones and those inside of them, with spaces between.
+// All chosen ones and those inside of them; borrowed.
+std::vector<const plugin::PluginEntry*> EntriesOf(const plugin::PluginSelection& selection);
+
+// Their names with spaces between.
 std::string NamesOf(const plugin::PluginSelection& selection);
 
 // PluginSelection::versions, of the files as they are now.

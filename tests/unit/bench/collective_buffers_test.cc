@@ -16,7 +16,10 @@ constexpr int kRanks = 3;
 struct World {
   explicit World(const CollectiveCase& c) : kind(c.kind), count(c.count) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      ranks.push_back(std::make_unique<CollectiveBuffers>(c, RankInfo{rank, kRanks, rank, kRanks}));
+      ranks.push_back(std::make_unique<CollectiveBuffers>(
+          c,
+          RankInfo{
+              .rank = rank, .world_size = kRanks, .local_rank = rank, .local_world_size = kRanks}));
       ranks.back()->Fill();
       transfers.push_back(ranks.back()->MakeTransfer(1, 0, 1000));
     }

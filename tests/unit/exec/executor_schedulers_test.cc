@@ -176,7 +176,7 @@ class RecordingHook final : public PassiveHook {
 TEST(ExecutorTest, HooksRunInConfiguredOrderAndGlobalOnesSeeAllFirst) {
   std::vector<std::string> log;
   const auto hook = [&log](HookStage stage, HookScope scope, const char* name) {
-    return std::make_unique<RecordingHook>(HookTraits{stage, scope}, name, &log);
+    return std::make_unique<RecordingHook>(HookTraits{.stage = stage, .scope = scope}, name, &log);
   };
   Rig rig, plain;
   ASSERT_THAT(rig.Make(TwoParameters(), std::make_unique<RandomScheduler>(),

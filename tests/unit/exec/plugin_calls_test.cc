@@ -190,7 +190,7 @@ TEST(Answers, ADeviceThatMakesNoMemoryIsNamed) {
 class SummingHook final : public PassiveHook {
  public:
   SummingHook(std::span<float> sums, std::thread::id thread)
-      : PassiveHook({HookStage::kReduced, HookScope::kGlobal}), sums_(sums), thread_(thread) {}
+      : PassiveHook({.scope = HookScope::kGlobal}), sums_(sums), thread_(thread) {}
   std::span<float> Observed() noexcept override {
     EXPECT_EQ(std::this_thread::get_id(), thread_) << "not on the compute lane";
     return sums_;

@@ -6,7 +6,10 @@
 
 namespace engine::test {
 
-class PromptAccelerator : public HostDevice, AcceleratorBase, FlatMathBase, FlatKernelBase {
+class PromptAccelerator : public HostDevice,
+                          public AcceleratorBase,
+                          public FlatMathBase,
+                          public FlatKernelBase {
  public:
   void* Query(std::string_view id) noexcept override { return Offer<Accelerator>(id, this); }
   Status CreateEvent(Event** out) noexcept override {

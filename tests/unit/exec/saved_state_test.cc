@@ -40,12 +40,12 @@ class Memory : public SavedStateBase {
   ~Memory() = default;
 };
 
-template <typename Base>
-class With final : public Base, public Memory {
+template <typename Fake>
+class With final : public Fake, public Memory {
  public:
-  using Base::Base;
+  using Fake::Fake;
   void* Query(std::string_view id) noexcept override {
-    return id == SavedState::kId ? static_cast<SavedState*>(this) : Base::Query(id);
+    return id == SavedState::kId ? static_cast<SavedState*>(this) : Fake::Query(id);
   }
 };
 
