@@ -33,7 +33,7 @@ TEST(SequentialSched, OverlapsNothing) {
       if (rig.graph.is_head(started.task)) {
         if (task.kind == TaskKind::kTransfer) continue;  // a pull with which a step opens
         ASSERT_EQ(transfers_before, started.step * tail)
-            << task.name << " was started beside transfers of another step";
+            << std::string_view(task.name) << " was started beside transfers of another step";
       }
       if (task.kind != TaskKind::kTransfer) continue;
       ++transfers_before;

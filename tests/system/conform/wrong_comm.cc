@@ -94,7 +94,7 @@ class StoreTransport final : public kit::Transport {
         std::memcpy(&found, value->data(), sizeof found);
         if (found == number) return {};
       }
-      bool left = false;
+      uint32_t left = 0;
       if (stopped_) return Status::Error(StatusCode::kAborted, "the communicator was stopped");
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(LeftKey(rank), &left));
       if (left) return Status::Error(StatusCode::kPeerLost, "rank %d gave up", rank).WithRank(rank);

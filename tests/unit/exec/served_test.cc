@@ -128,7 +128,7 @@ struct World {
       };
     }
     world.hooks = [this] {
-      return hook ? HookList(std::make_unique<PassiveHook>(HookTraits{*hook})) : Hooks();
+      return hook ? HookList(std::make_unique<PassiveHook>(HookTraits{.stage = *hook})) : Hooks();
     };
     world.prepare = [this](Rig& rig) {
       rig.ops = OpsWithLookup();

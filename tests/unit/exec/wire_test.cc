@@ -48,7 +48,7 @@ class CuttingScheduler final : public LeadScheduler {
 // Rounds gradients to bfloat16, in place: before the transfer, or after it.
 class RoundingHook final : public PassiveHook {
  public:
-  explicit RoundingHook(HookStage stage) : PassiveHook({stage, HookScope::kSpan}) {}
+  explicit RoundingHook(HookStage stage) : PassiveHook({.stage = stage, .scope = HookScope::kSpan}) {}
   Status Apply(const GradientView& view) noexcept override {
     for (int64_t i = 0; i < view.count; ++i) view.data[i] = FromBFloat16(ToBFloat16(view.data[i]));
     return {};
@@ -108,7 +108,7 @@ class FakePacked final : public WireHook {
 // Updates are half as large.
 class HalvingHook final : public PassiveHook {
  public:
-  HalvingHook() : PassiveHook({HookStage::kReduced, HookScope::kSpan}) {}
+  HalvingHook() : PassiveHook({.scope = HookScope::kSpan}) {}
   Status Apply(const GradientView& view) noexcept override {
     *view.scale /= 2;
     return {};

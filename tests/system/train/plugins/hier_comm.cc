@@ -16,7 +16,7 @@ namespace {
 class HierComm final : public CommunicatorBase {
  public:
   Status Make(Host& host, const Options& options) {
-    auto* const plugins = Query<InnerPlugins>(host);
+    auto* const plugins = engine::Query<InnerPlugins>(host);
     const RankInfo all = host.rank_info();
     const auto size = static_cast<int32_t>(options.Int("group"));
     std::vector<int32_t> inside(static_cast<size_t>(size)), between;
