@@ -26,7 +26,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <typename Role>
-class Faulty : public Role {
+class Faulty : public Role::Base {
  public:
   explicit Faulty(const Fault& fault) : fault_(fault) {}
   ~Faulty() override { (void)fault_.At("destructor"); }

@@ -126,8 +126,9 @@ World::World(int world_size, const OptionValues::Overrides& options)
   }
 }
 
-World::World(const std::string& path, int world_size, const OptionValues::Overrides& options)
-    : World(Must(PluginUnderTest::Load(path)), world_size, kWaitMs) {
+World::World(const std::string& path, int world_size, const OptionValues::Overrides& options,
+             int64_t rendezvous_timeout_ms)
+    : World(Must(PluginUnderTest::Load(path)), world_size, rendezvous_timeout_ms) {
   const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
   for (const Status& error : CreateRanks(plugin, world_size, [&](int) { return options; })) {
     Must(error);

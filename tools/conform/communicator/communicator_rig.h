@@ -67,7 +67,8 @@ class World {
  public:
   explicit World(int world_size, const OptionValues::Overrides& options = {});
   // Of another library than the one under test.
-  World(const std::string& path, int world_size, const OptionValues::Overrides& options = {});
+  World(const std::string& path, int world_size, const OptionValues::Overrides& options = {},
+        int64_t rendezvous_timeout_ms = kWaitMs);
 
   // What the first `present` ranks (that are here) are told when their communicators are created.
   static std::vector<Status> CreationErrors(const PluginUnderTest& plugin, int present,
