@@ -65,7 +65,8 @@ struct RankWorld {
  private:
   Status Make(Rig& rig, Hub& hub, int rank) const {
     auto chosen = scheduler ? scheduler(rank) : std::make_unique<RandomScheduler>();
-    if (auto* const random = dynamic_cast<RandomScheduler*>(chosen.get())) random->stages = stages;
+    auto* const random = dynamic_cast<RandomScheduler*>(static_cast<SchedulerBase*>(chosen.get()));
+    if (random != nullptr) random->stages = stages;
     auto network = communicator ? communicator(hub, rank)
                                 : std::make_unique<HubCommunicator>(
                                       hub, rank, match == HubMatch::kSequence ? 1 : 0);

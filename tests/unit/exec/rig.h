@@ -285,8 +285,8 @@ struct Rig {
   Status Make(graph::Graph graph, std::unique_ptr<Scheduler> chosen,
               std::unique_ptr<Communicator> network = std::make_unique<FakeCommunicator>(),
               Hooks hooks = {}) {
-    communicator = dynamic_cast<FakeCommunicator*>(network.get());
-    scheduler = dynamic_cast<RandomScheduler*>(chosen.get());
+    communicator = dynamic_cast<FakeCommunicator*>(static_cast<CommunicatorBase*>(network.get()));
+    scheduler = dynamic_cast<RandomScheduler*>(static_cast<SchedulerBase*>(chosen.get()));
     plugins.communicator = std::move(network);
     plugins.scheduler = std::move(chosen);
     plugins.hooks = std::move(hooks);

@@ -162,7 +162,7 @@ TEST(Views, PointToTheOwnedValues) {
   EXPECT_EQ(options.Float("c"), 0.5);
   EXPECT_TRUE(options.Bool("d"));
   EXPECT_EQ(options.Ints("e").data(), owned[4].integers.data());
-  EXPECT_EQ(options.Layers("f").data(), layers->data());
+  EXPECT_EQ(&options.Layers("f").front(), layers->data());
   EXPECT_EQ(options.Layers("f").size(), 2u);
 }
 
