@@ -44,7 +44,7 @@ class AsyncWork final : public HubWork {
   AsyncCapture::Place place_;  // of one that was recorded
 };
 
-class AsyncCommunicator final : public CommunicatorBase {
+class AsyncCommunicator final : public CommunicatorBase, public RecordedTransfersBase {
  public:
   // Called by Submit. May be empty.
   using OnSubmit = std::function<void(const Transfer& transfer)>;
@@ -67,7 +67,7 @@ class AsyncCommunicator final : public CommunicatorBase {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == RecordedTransfers::kId ? this : nullptr;
+    return Offer<RecordedTransfers>(id, this);
   }
 
   Status Submit(const Transfer& transfer, Work** out) noexcept override {

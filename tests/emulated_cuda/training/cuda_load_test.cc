@@ -36,7 +36,7 @@ class CudaLoad : public ::testing::TestWithParam<const char*> {
 TEST_P(CudaLoad, ShowsTheDescriptorAndNothingElse) {
   const std::string symbols = OutputOf(NM " -D --defined-only --format=posix " + path_);
   EXPECT_EQ(std::count(symbols.begin(), symbols.end(), '\n'), 1) << symbols;
-  EXPECT_EQ(symbols.rfind("engine_plugin_v1 ", 0), 0u) << symbols;
+  EXPECT_EQ(symbols.rfind("engine_plugin_v0 ", 0), 0u) << symbols;
 }
 
 TEST_P(CudaLoad, NeedsTheRuntimeAndNeitherTheDriverNorWhatIsOpenedAtRunTime) {

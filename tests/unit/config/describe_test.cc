@@ -43,7 +43,7 @@ TEST(Describe, ShowsOptions) {
   const std::string text = DescribePlugin(plugins::ReadPluginFile(folder.Add("test_sched")));
   EXPECT_THAT(text, StartsWith("test_sched 1.2.3: a scheduler of the tests\n"));
   EXPECT_THAT(text, HasSubstr("  kind      scheduler\n"));
-  EXPECT_THAT(text, HasSubstr("  ABI       1.0, needs 1.0\n"));
+  EXPECT_THAT(text, HasSubstr("  ABI       0.2, needs 0.2\n"));
   EXPECT_THAT(text, HasSubstr("\n  credit  int     4        1 .. 64           transfers in flight\n"
                               "  share   float   0.5      0 .. 1            of the link\n"
                               "  merge   bool    true                       small transfers\n"
