@@ -106,8 +106,7 @@ struct AsyncWorld {
     if (on_device) library = std::make_unique<AsyncOpLibrary>(*rank.device, std::move(library));
     OpLibrary* const made = library.get();
     plugins->ops.push_back(std::move(library));
-    const auto plugin = PluginUnderTest::Load(PluginPath(op_library));
-    return [made, specs = plugin->option_specs()](
+    return [made, plugin = Must(PluginUnderTest::Load(PluginPath(op_library)))](
                const std::string& name,
                const std::vector<plugin::OwnedOption>& options) -> Result<std::unique_ptr<Op>> {
       OptionValues::Overrides given;
@@ -118,7 +117,7 @@ struct AsyncWorld {
         if (option.type == OptionType::kBool) text = option.integer != 0 ? "true" : "false";
         given[option.name] = text;
       }
-      const OptionValues values(specs, name, given);
+      const OptionValues values(plugin.option_specs(), name, given);
       Op* op = nullptr;
       ENGINE_RETURN_IF_ERROR(made->CreateOp(name, values.options(), &op));
       return std::unique_ptr<Op>(op);
