@@ -40,25 +40,19 @@ Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& h
   return made;
 }
 
-namespace {
-
-template <typename... X>
-Status CheckLayouts(const Object& object, const std::string& title) {
+Status CheckExtensions(const Object& object, const std::string& title) {
   std::string wrong;
-  ((object.Query(X::kId, 0) && !Query<X>(object) ? void(wrong = X::kId) : void()), ...);
+  const auto check = [&]<typename... X>() {
+    ((object.Query(X::kId, 0) && !Query<X>(object) ? void(wrong = X::kId) : void()), ...);
+  };
+  check.operator()<Accelerator, GroupedTransfers, LinkModel, ParameterClient, ParameterServer,
+                   RecordedTransfers, RowTable, SavedState, SharedMemory, SpanUpdates, SubGroups,
+                   WireFormat, WireProgress>();
   if (wrong.empty()) return {};
   return Status::Error(StatusCode::kPlugin,
                        "%s offers %s with another layout than this engine has: rebuild it against "
                        "the headers of this engine",
                        title.c_str(), wrong.c_str());
-}
-
-}  // namespace
-
-Status CheckExtensions(const Object& object, const std::string& title) {
-  return CheckLayouts<Accelerator, GroupedTransfers, LinkModel, ParameterClient, ParameterServer,
-                      RecordedTransfers, RowTable, SavedState, SharedMemory, SpanUpdates, SubGroups,
-                      WireFormat, WireProgress>(object, title);
 }
 
 }  // namespace engine::plugin
