@@ -49,9 +49,8 @@ Status RankPlugins::CreateOps() {
                            entry.name.c_str(), entry.device.c_str(),
                            device != nullptr ? "one" : "none");
     }
-    if (device == nullptr) continue;
-    ENGINE_RETURN_IF_ERROR(CheckExtensions(*device, entry.Title()));
-    set_.device = device;
+    if (device != nullptr) set_.device = device;
+    ENGINE_RETURN_IF_ERROR(device != nullptr ? CheckExtensions(*device, entry.Title()) : Status());
   }
   return {};
 }

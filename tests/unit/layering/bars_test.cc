@@ -32,10 +32,14 @@ struct Bound {
 };
 
 TEST(Sizes, StayBelowTheirBounds) {
+  // interfaces/engine: the contracts with a line of fields for each struct, and abi/ below them. The
+  // product has the conformance kit, which was tests before it was a program of the SDK.
   const Bound bounds[] = {{{"core"}, 6000},
-                          {{"interfaces/engine"}, 1300},
-                          {kProduct, 50000},
-                          {{"tests"}, 42000},
+                          {{"interfaces/engine"}, 2160},
+                          {{"interfaces/engine/abi"}, 720},
+                          {{"tools/conform"}, 8500},
+                          {kProduct, 61500},
+                          {{"tests"}, 38100},
                           {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 8500},
                           {{"tests/emulated_cuda"}, 7000}};
   for (const Bound& bound : bounds) {
