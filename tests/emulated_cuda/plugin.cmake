@@ -7,7 +7,7 @@ set(cudnn_dir "${PROJECT_SOURCE_DIR}/tests/cuda_build/cudnn")
 list(APPEND CUDA_OPS_HOST_SOURCES "${cudnn_dir}/evaluate_graph.cc" "${cudnn_dir}/evaluated_plan.cc")
 list(TRANSFORM CUDA_OPS_KERNEL_SOURCES PREPEND "${cuda_ops_dir}/")
 emulated_cuda_compile(${CUDA_OPS_KERNEL_SOURCES})
-set(ENGINE_ABI_MAJOR 1)
+set(ENGINE_ABI_MAJOR 0)
 configure_file("${PROJECT_SOURCE_DIR}/cmake/plugin.map.in" "${CMAKE_CURRENT_BINARY_DIR}/plugin.map" @ONLY)
 
 # emulated_cuda_objects(<target> <file>...): sources of the plugin, compiled.
