@@ -71,7 +71,7 @@ all_checks() {
   local plugins=$stage/plugins run record="--set train.record_steps=true"
   local small='*EachGradient*adamw*' short='FlashAttention.AddsToGradients:FlashAttention.RunsAre*'
   export ENGINE_TEST_PLUGINS=$plugins ENGINE_TEST_OPS=$plugins/libengine_cuda_ops.so
-  export ENGINE_CONFORMANCE_OPS=$plugins/libengine_cuda_ops.so ENGINE_CONFORMANCE_PLUGINS=$plugins/libengine_cuda_ops.so
+  export ENGINE_CONFORMANCE_PLUGINS=$plugins/libengine_cuda_ops.so
 
   check ops_conformance 200 suite "$stage/bin/ops_conformance"
   ENGINE_ATTENTION_OF_GPT2=1 check attention 90 suite "$stage/bin/cuda_attention_device"
