@@ -63,6 +63,14 @@ function(engine_add_test)
   endif()
 endfunction()
 
+# engine_slow_tests(<name> <filter>): what the GoogleTest filter, without '-', chooses of engine_add_test(<name>) runs as
+# <name>_slow instead. For what waits for seconds by its nature, beside a test that shows the same in less.
+function(engine_slow_tests name filter)
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-${filter}")
+  add_test(NAME ${name}_slow COMMAND ${name} "--gtest_filter=${filter}")
+  set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT 120)
+endfunction()
+
 # engine_add_conform(<test> <plugin> [<argument of engine conform>...]): a plugin of this repository is judged.
 function(engine_add_conform name plugin)
   if(TARGET engine_${plugin} AND TARGET engine_conform)

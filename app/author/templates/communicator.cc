@@ -1,20 +1,24 @@
 // my_plugin: ranks exchange what they have in the key-value store of their Host. That is slow; it
 // shows what a communicator is, and StoreTransport::Run is where your network goes.
 //
-//   <prefix>/<n>/<rank> := TransferId contribution     by each rank, for its n-th transfer
-//   <prefix>/left/<rank> :=                            has failed, or is gone
+//   <prefix>/<n mod 2>/<rank> := n TransferId contribution     by each rank, for its n-th transfer
+//   <prefix>/left/<rank> :=                                    has failed, or is gone
 //
 // Every rank reads what all have written, in the order of ranks, so that all get the same bits. Who
-// has read all of transfer n knows that all have done with n - 1, and empties its value of that.
+// has read all of transfer n knows that all have done with n - 1: it empties its value of that, and
+// writes n + 1 to the same key. So the store does not grow with the number of transfers.
 #include "kit/communicator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,7 +53,8 @@ class StoreTransport final : public kit::Transport {
     const kit::TransferId own = kit::IdOf(t);
     const bool sends = t.kind != TransferKind::kBroadcast || t.root == ranks_.rank;
     const int32_t slices = t.kind == TransferKind::kReduceScatter ? ranks_.world_size : sends;
-    std::string value(reinterpret_cast<const char*>(&own), sizeof own);
+    std::string value(reinterpret_cast<const char*>(&number_), sizeof number_);
+    value.append(reinterpret_cast<const char*>(&own), sizeof own);
     if (t.send)
       value.append(static_cast<const char*>(t.send),
                    static_cast<size_t>(slices) * kit::SizeBytes(t));
@@ -58,9 +63,9 @@ class StoreTransport final : public kit::Transport {
     for (int32_t rank = 0; rank < ranks_.world_size; ++rank) {
       ENGINE_RETURN_IF_ERROR(Await(rank, &value));
       kit::TransferId theirs;
-      std::memcpy(&theirs, value.data(), sizeof theirs);
+      std::memcpy(&theirs, value.data() + sizeof number_, sizeof theirs);
       if (!kit::Agree(own, theirs)) return kit::Disagreement(own, theirs, rank);
-      Take(t, rank, value.data() + sizeof theirs);
+      Take(t, rank, value.data() + sizeof number_ + sizeof theirs);
       progress_.Moved(value.size());
     }
     if (number_ > 0) (void)kit::SetText(host_, Key(number_ - 1, ranks_.rank), "");
@@ -86,23 +91,36 @@ class StoreTransport final : public kit::Transport {
     if (rank == ranks_.world_size - 1) kernels.store(t.recv, sum_.data(), count);
   }
 
-  // Without a limit of its own: when a transfer is late the kit raises the failure.
+  // The value of this transfer. The store tells nobody that a key has a new one: this looks again,
+  // less and less often. Without a limit of its own: when a transfer is late the kit raises the
+  // failure.
   Status Await(int32_t rank, std::string* value) {
+    using std::chrono::microseconds;
     constexpr int64_t kLookMs = 100;
-    for (waiting_for_ = rank;;) {
+    waiting_for_ = rank;
+    uint32_t left = 0;  // seen before the last look: what it wrote until then counts
+    for (microseconds pause(20);; pause = std::min(2 * pause, microseconds(5000))) {
       if (failure_.raised()) return failure_.reason();
-      Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
-      if (found.code() != StatusCode::kTimeout) return found;
-      uint32_t left = 0;
-      ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
+      const Status found = StoreGetString(host_, Key(number_, rank), kLookMs, value);
+      if (found.ok() && IsOfThisTransfer(*value)) return {};
+      if (!found.ok() && found.code() != StatusCode::kTimeout) return found;
       if (left) {
         return Status::Error(StatusCode::kPeerLost, "rank %d has left", rank).WithRank(rank);
       }
+      ENGINE_RETURN_IF_ERROR(host_.StoreHas(prefix_ + "/left/" + std::to_string(rank), &left));
+      std::this_thread::sleep_for(pause);
     }
   }
 
+  bool IsOfThisTransfer(const std::string& value) const {
+    uint64_t number = 0;
+    if (value.size() < sizeof number + sizeof(kit::TransferId)) return false;
+    std::memcpy(&number, value.data(), sizeof number);
+    return number == number_;
+  }
+
   std::string Key(uint64_t number, int32_t rank) const {
-    return prefix_ + "/" + std::to_string(number) + "/" + std::to_string(rank);
+    return prefix_ + "/" + std::to_string(number % 2) + "/" + std::to_string(rank);
   }
 
   Host& host_;

@@ -3,6 +3,7 @@
 
   check_conform.py ROOT ENGINE FOLDER     FOLDER has libengine_wrong_{hook,wire,scheduler,optimizer,dataset,comm}.so
 """
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -50,27 +51,43 @@ def failed(words):
     return [test for test in tests if test["outcome"] == "failed"]
 
 
+def at_once(judge, faults):
+    """(fault, what judge returns for it); judgements wait more than they compute."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return list(zip(faults, pool.map(judge, faults)))
+
+
 class Conform(unittest.TestCase):
     def test_each_fault_is_found_by_one_test_and_repeated(self):
-        for role, fault, name, message in FAULTS:
+        def judge(of):
+            role, fault, _, _ = of
+            timeout = " --timeout 1" if fault == "hang" else ""
+            found = failed(f"{library(role)} --set fault={fault}{timeout}")
+            if not found:
+                return found, ""
+            return found, conform(found[0]["repeat"].removeprefix("engine conform ") + timeout, 79).stdout
+
+        for (role, fault, name, message), (found, again) in at_once(judge, FAULTS):
             with self.subTest(fault=fault):
-                timeout = " --timeout 1" if fault == "hang" else ""
-                found = failed(f"{library(role)} --set fault={fault}{timeout}")
                 self.assertEqual([f"{test['suite']}.{test['test']}" for test in found], [name])
                 self.assertEqual(found[0]["level"], "must")
                 self.assertTrue(found[0]["header"].startswith("engine/") and found[0]["contract"])
                 self.assertIn(message, found[0]["message"])
                 repeat = found[0]["repeat"]
                 self.assertTrue(repeat.startswith(f"engine conform {library(role)} --set fault={fault} --suite {name}"))
-                again = conform(repeat.removeprefix("engine conform ") + timeout, 79).stdout
                 self.assertIn(f"FAILED (must) {name}", again)
                 self.assertTrue(again.endswith("must 0/1, should 0/0 passed\n"))
 
     def test_each_fault_of_a_communicator_is_found_by_the_right_test(self):
-        conform(library("comm") + " --level should --suite communicator --suite communicator_failure", 0)
-        for fault, name, message in FAULTS_OF_COMM:
-            with self.subTest(fault=fault):
-                found = failed(f"{library('comm')} --set fault={fault} -n 2 --suite {name.split('.')[0]}")
+        def judge(of):
+            fault, name, _ = of
+            if not fault:
+                return conform(library("comm") + " --level should --suite communicator --suite communicator_failure", 0)
+            return failed(f"{library('comm')} --set fault={fault} -n 2 --suite {name.split('.')[0]}")
+
+        _, *faults = at_once(judge, [("", "", ""), *FAULTS_OF_COMM])  # without a fault it conforms
+        for (_, name, message), found in faults:
+            with self.subTest(test=name, message=message):
                 self.assertEqual([f"{test['suite']}.{test['test']}" for test in found], [name])
                 self.assertEqual(found[0]["level"], "must")
                 self.assertIn(message, found[0]["message"])
@@ -83,8 +100,8 @@ class Conform(unittest.TestCase):
         self.assertEqual((again["seed"], again["message"]), (found["seed"], found["message"]))
 
     def test_what_is_right_conforms(self):
-        for words in ("hook", "wire", "scheduler", "optimizer", "dataset"):
-            conform(library(words) + " --level should", 0)
+        at_once(lambda role: conform(library(role) + " --level should", 0),
+                ("hook", "wire", "scheduler", "optimizer", "dataset"))
         conform(library("hook") + " --set fault=save", 0)
         by_step = conform(library("hook") + " --set fault=by_step --badge", 0).stdout
         self.assertTrue(re.fullmatch(r"\*\*wrong_hook 1\.0\.0\*\* \(hook, plugin ABI [\d.]+\) conforms: "

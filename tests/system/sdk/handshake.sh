@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # handshake.sh ENGINE SDK WORK: plugins built against headers that somebody edited. What changes no byte that crosses
 # loads and trains; everything else is refused in one sentence before any of its code runs, exit code 79.
+# Exit code 77: g++ is not installed.
 set -euo pipefail
+command -v g++ >/dev/null || exit 77
 engine=$(realpath "$1") sdk=$(realpath "$2") work=$3
 project=$(cd "$(dirname "$0")" && pwd)/project
 rm -rf "$work"
@@ -86,11 +88,11 @@ try function_inserted "$lion" 'another layout of optimizer' optimizer.h \
 try functions_reordered "$lion" 'another layout of optimizer' optimizer.h 's/traits, Update\)/Update, traits)/'
 try host_reordered "$lion" 'another layout of the host' host.h 's/rank_info, device,/device, rank_info,/'
 try option_value "$lion" 'another layout of options' options.h 's/^  double number = 0; /  float number = 0; /'
-try option_spec "$lion" 'options of' options.h 's/FixedString<64> default_value/FixedString<32> default_value/'
+try option_spec "$lion" 'options of' options.h 's/FixedString<96> choices/FixedString<80> choices/'
 try wire_as_it_is "$wire" loads ext/wire_format.h '1i // A comment.'
 try extension_fields_swapped "$wire" 'offers engine.wire_format.draft/1 with another layout' ext/wire_format.h \
   's/^  int64_t offset = 0;/  int64_t count_ = 0;/;t;s/^  int64_t count = 0;/  int64_t offset = 0;/' \
-  's/^  int64_t count_ = 0;/  int64_t count = 0;/' 's/scale, offset, count/scale, count, offset/' 
+  's/^  int64_t count_ = 0;/  int64_t count = 0;/' 's/offset, count, stream\)/count, offset, stream)/'
 try extension_reordered "$wire" 'offers engine.wire_format.draft/1 with another layout' ext/wire_format.h \
   's/Pack, Unpack\)/Unpack, Pack)/'
 exit $failed

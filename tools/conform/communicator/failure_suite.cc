@@ -40,6 +40,11 @@ TEST(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason) 
         buffers.emplace_back(TransferCase{.count = 5000}, rank, size);
         works.push_back(MustSubmit(communicator, buffers[i].MakeTransfer(i)));
       }
+      // The first one is under way; where that is not known, probably.
+      const auto enough = Clock::now() + std::chrono::seconds(1);
+      while (works[0]->started_ns() == 0 && Clock::now() < enough) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       const auto start = Clock::now();
       std::thread([&] {
         communicator.Abort(kReason);
@@ -128,11 +133,11 @@ TEST(CommunicatorFailure, ARankThatNeverSubmitsIsATimeout) {
 TEST(CommunicatorFailure, ATimeoutNamesTheRankThatIsMissing) {
   CONTRACT(SHOULD, "engine/communicator.h",
            "The kTimeout of a transfer names the rank that has not moved, on every rank.");
-  for (const int size : Sizes(2, 4)) {
-    WithoutTheLastRank(size, [size](Communicator&, const Status& status) {
-      EXPECT_EQ(status.rank(), size - 1) << status.message();
-    });
-  }
+  const int size = OneSize(2, 4);
+  if (size == 0) GTEST_SKIP() << "of one rank (-n 1) there is nothing to see";
+  WithoutTheLastRank(size, [size](Communicator&, const Status& status) {
+    EXPECT_EQ(status.rank(), size - 1) << status.message();
+  });
 }
 
 TEST(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {

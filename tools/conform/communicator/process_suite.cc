@@ -54,10 +54,12 @@ TEST(CommunicatorProcess, SurvivorsOfAKilledRankNameItPromptly) {
   CONTRACT(SHOULD, "engine/communicator.h",
            "When the process of a rank dies, what needs it fails within a second with kPeerLost "
            "and its rank: sooner than by the deadline.");
+  constexpr int64_t kTooLateMs = 6000;  // more than kPromptly: a timeout of its own is too late
   const int size = OneSize(2, 3);
   for (const int victim : {0, size - 1}) {
+    if (HasFailure()) break;  // once is enough to know, and takes kTooLateMs
     const TemporaryFolder folder;
-    std::vector<pid_t> ranks = StartRanks(folder, size, victim, SIGKILL, 20000);
+    std::vector<pid_t> ranks = StartRanks(folder, size, victim, SIGKILL, kTooLateMs);
     EXPECT_EQ(EndOf(ranks[static_cast<size_t>(victim)]), 128 + SIGKILL);
     ranks.erase(ranks.begin() + victim);
     const auto death = std::chrono::steady_clock::now();
