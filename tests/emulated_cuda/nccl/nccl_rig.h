@@ -110,7 +110,7 @@ void OnRanks(int ranks, int64_t rendezvous_timeout_ms, const Body& body) {
 }
 template <typename Body>
 void OnRanks(int ranks, const Body& body) {
-  OnRanks(ranks, {}, body);
+  OnRanks(ranks, OptionValues::Overrides(), body);
 }
 
 // Waits, a few seconds at most, until `done`.
