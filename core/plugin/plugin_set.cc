@@ -1,5 +1,6 @@
 #include "core/plugin/plugin_set.h"
 
+#include <algorithm>
 #include <string_view>
 
 namespace engine::plugin {
