@@ -1,5 +1,8 @@
 #include "core/plugin/plugin_set.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace engine::plugin {
 
 // A bug of the engine or a request of the user is not a plugin's to report.

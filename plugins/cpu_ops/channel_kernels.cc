@@ -1,6 +1,7 @@
 #include "channel_kernels.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "parallel.h"

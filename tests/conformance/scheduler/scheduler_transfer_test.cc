@@ -37,7 +37,8 @@ TEST(SequentialSched, OverlapsNothing) {
       }
       if (task.kind != TaskKind::kTransfer) continue;
       ++transfers_before;
-      ASSERT_TRUE(started.backward_ended) << std::string_view(task.name) << " was started before backward ended";
+      ASSERT_TRUE(started.backward_ended)
+          << std::string_view(task.name) << " was started before backward ended";
     }
   }
 }

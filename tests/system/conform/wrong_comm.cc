@@ -147,8 +147,7 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
         ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
         ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
         return std::make_unique<OneLane<StoreTransport>>(
-            host, "wrong_comm", rendezvous.prefix(), kit::kAllDTypes,
-            [&](kit::Progress& progress) {
+            host, "wrong_comm", rendezvous.prefix(), kit::kAllDTypes, [&](kit::Progress& progress) {
               return std::make_unique<StoreTransport>(
                   host, rendezvous.prefix(), std::string(options.String("fault")), progress);
             });

@@ -48,7 +48,8 @@ class CuttingScheduler final : public LeadScheduler {
 // Rounds gradients to bfloat16, in place: before the transfer, or after it.
 class RoundingHook final : public PassiveHook {
  public:
-  explicit RoundingHook(HookStage stage) : PassiveHook({.stage = stage, .scope = HookScope::kSpan}) {}
+  explicit RoundingHook(HookStage stage)
+      : PassiveHook({.stage = stage, .scope = HookScope::kSpan}) {}
   Status Apply(const GradientView& view) noexcept override {
     for (int64_t i = 0; i < view.count; ++i) view.data[i] = FromBFloat16(ToBFloat16(view.data[i]));
     return {};

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <string_view>
+#include <vector>
 
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"

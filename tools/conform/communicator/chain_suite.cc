@@ -3,6 +3,8 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "tools/conform/communicator/communicator_rig.h"
 #include "tools/conform/contract.h"

@@ -369,6 +369,16 @@ int EndOf(pid_t process) {
 std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_size,
                                    const std::vector<int64_t>& counts) {
   std::vector<TransferCase> cases;
+  const auto add = [&](TransferCase one) {
+    for (const int64_t count : counts) {
+      for (const bool in_place : {false, true}) {
+        one.count = count;
+        one.in_place = in_place;
+        one.root = static_cast<int>(cases.size()) % world_size;
+        cases.push_back(one);
+      }
+    }
+  };
   for (int kind = 0; kind <= static_cast<int>(TransferKind::kBarrier); ++kind) {
     const auto k = static_cast<TransferKind>(kind);
     if (!(traits.kinds & Bit(k))) continue;
@@ -380,16 +390,9 @@ std::vector<TransferCase> AllCases(const CommunicatorTraits& traits, int world_s
     for (int dtype = 0; dtype <= static_cast<int>(DType::kFloat16); ++dtype) {
       if (!(traits.dtypes & Bit(static_cast<DType>(dtype)))) continue;
       for (int reduction = 0; reduction <= (reduces ? 2 : 0); ++reduction) {
-        for (const int64_t count : counts) {
-          for (const bool in_place : {false, true}) {
-            cases.push_back({.kind = k,
-                             .dtype = static_cast<DType>(dtype),
-                             .reduction = static_cast<Reduction>(reduction),
-                             .count = count,
-                             .in_place = in_place,
-                             .root = static_cast<int>(cases.size()) % world_size});
-          }
-        }
+        add({.kind = k,
+             .dtype = static_cast<DType>(dtype),
+             .reduction = static_cast<Reduction>(reduction)});
       }
     }
   }

@@ -1,13 +1,18 @@
 // What every communicator must do.
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <latch>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "kit/deadline.h"
 #include "tools/conform/allocation_count.h"

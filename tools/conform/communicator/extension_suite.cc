@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"
@@ -75,8 +77,7 @@ TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
           transfers.push_back(buffers.back().MakeTransfer(i));
         }
         Work* work = nullptr;
-        ASSERT_OK(Of<GroupedTransfers>(world.rank(rank))
-                      .SubmitGroup(transfers, &work));
+        ASSERT_OK(Of<GroupedTransfers>(world.rank(rank)).SubmitGroup(transfers, &work));
         EXPECT_OK(work->WaitHost(kWaitMs));
         work->Release();
         for (const TransferBuffers& one : buffers) ASSERT_TRUE(one.Check());
@@ -112,8 +113,7 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
     RunRanks(size, [&](int rank) {
       const auto split = [&](int32_t color, int32_t key, std::unique_ptr<Communicator>* out) {
         Communicator* made = nullptr;
-        const Status status =
-            Of<SubGroups>(world.rank(rank)).Split(color, key, &made);
+        const Status status = Of<SubGroups>(world.rank(rank)).Split(color, key, &made);
         out->reset(made);
         return status;
       };

@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tools/conform/communicator/communicator_rig.h"
 #include "tools/conform/contract.h"

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tools/conform/communicator/communicator_rig.h"
 #include "tools/conform/contract.h"

@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -79,7 +80,8 @@ TEST_F(Datasets, SaysWhatASampleIs) {
   const auto dataset = MakeOpen();
   const DatasetInfo info = dataset->info();
   EXPECT_FALSE(info.name.empty());
-  EXPECT_TRUE(std::ranges::all_of(std::string_view(info.digest), [](char c) { return c > ' ' && c <= '~'; }));
+  EXPECT_TRUE(std::ranges::all_of(std::string_view(info.digest),
+                                  [](char c) { return c > ' ' && c <= '~'; }));
   EXPECT_GT(info.train_samples, 0);
   EXPECT_GE(info.held_out_samples, 0);
   ASSERT_GT(info.inputs.size(), 0u);

@@ -6,7 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <numeric>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "engine/ext/accelerator.h"
 #include "tools/conform/contract.h"

@@ -1,7 +1,11 @@
 // What one call of an op may do to memory, and what it must not depend on.
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "tools/conform/ops/ops_suite.h"
 

@@ -3,7 +3,10 @@
 // far it is known.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "tools/conform/ops/ops_suite.h"
 

@@ -1,6 +1,8 @@
 // The parts of a batch on several ranks against the whole batch on one.
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tools/conform/ops/ops_suite.h"
 #include "tools/conform/ops/replica_group.h"

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace engine::conform {
 namespace {

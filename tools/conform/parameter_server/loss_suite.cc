@@ -1,5 +1,7 @@
 // Ranks that are slow, silent, gone or back again, and servers that end.
 #include <chrono>
+#include <thread>
+#include <vector>
 
 #include "tools/conform/contract.h"
 #include "tools/conform/parameter_server/members.h"

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "tools/conform/communicator/absence.h"
 #include "tools/conform/parameter_server/served_fixture.h"

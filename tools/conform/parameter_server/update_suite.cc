@@ -1,6 +1,8 @@
 // What servers make of pushes: bit for bit what one process would compute.
 #include <algorithm>
 #include <latch>
+#include <thread>
+#include <vector>
 
 #include "tools/conform/contract.h"
 #include "tools/conform/parameter_server/members.h"
