@@ -1,7 +1,6 @@
 #include "core/plugin/create_object.h"
 
 #include <string>
-#include <vector>
 
 #include "engine/ext/accelerator.h"
 #include "engine/ext/grouped_transfers.h"
@@ -22,9 +21,8 @@ Result<std::unique_ptr<Object>> CreateObject(const PluginChoice& choice, Host& h
   const base::OpenCall open(watch, choice.entry.Title(), "its create function");
   ENGINE_ASSIGN_OR_RETURN(const CreateFunction create, choice.entry.load(choice.entry));
   const char* const name = choice.entry.name.c_str();
-  const std::vector<OptionValue> options = Views(choice.options);
   Object* object = nullptr;
-  const Status status(create(host, Options(options), &object));
+  const Status status(create(host, Options(Views(choice.options)), &object));
   if (!status.ok()) {
     const bool at_block = status.code() == StatusCode::kConfig && !choice.origin.empty();
     const Status named = Answer(status).WithContext("plugin '%s'", name);
@@ -50,8 +48,7 @@ Status CheckExtensions(const Object& object, const std::string& title) {
                    WireFormat, WireProgress>();
   if (wrong.empty()) return {};
   return Status::Error(StatusCode::kPlugin,
-                       "%s offers %s with another layout than this engine has: rebuild it against "
-                       "the headers of this engine",
+                       "%s offers %s with another layout than this engine has; rebuild it",
                        title.c_str(), wrong.c_str());
 }
 

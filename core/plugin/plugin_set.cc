@@ -8,8 +8,8 @@ namespace engine::plugin {
 // A bug of the engine or a request of the user is not a plugin's to report.
 Status Answer(const Status& answer) {
   const bool may = answer.code() < StatusCode::kInterrupted && answer.code() >= StatusCode::kOk;
-  if (may) return answer;
-  return Status::Error(StatusCode::kPlugin, "%s", answer.message()).WithRank(answer.rank());
+  return may ? answer
+             : Status::Error(StatusCode::kPlugin, "%s", answer.message()).WithRank(answer.rank());
 }
 
 Status BadAnswer(const char* kind, const std::string& name, const char* what) {

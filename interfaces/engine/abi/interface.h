@@ -364,7 +364,6 @@ class Object : public Interface {
       }                                                                                   \
     };                                                                                    \
     ENGINE_EACH(ENGINE_FORWARD, __VA_ARGS__)                                              \
-                                                                                          \
    protected:                                                                             \
     using Parent::Parent;                                                                 \
   }
@@ -444,8 +443,7 @@ void CompleteTable(X& object) noexcept {
     if (!whole) return;
     std::memcpy(static_cast<void*>(&whole->functions), old, old->struct_size);
     reinterpret_cast<TableHead&>(whole->functions).struct_size = sizeof whole->functions;
-    while (!all.compare_exchange_weak(whole->next, whole)) {
-    }
+    while (!all.compare_exchange_weak(whole->next, whole)) continue;
   }
   object.set_table(reinterpret_cast<const TableHead*>(&whole->functions));
 }
