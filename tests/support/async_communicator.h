@@ -66,9 +66,7 @@ class AsyncCommunicator final : public CommunicatorBase, public RecordedTransfer
     return {.kinds = 31, .dtypes = 31, .ordered = 1, .device_memory = 1};
   }
 
-  void* Query(std::string_view id) noexcept override {
-    return Offer<RecordedTransfers>(id, this);
-  }
+  void* Query(std::string_view id) noexcept override { return Offer<RecordedTransfers>(id, this); }
 
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (on_submit_) on_submit_(transfer);
