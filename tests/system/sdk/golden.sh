@@ -35,6 +35,7 @@ for file in "$golden"/libengine_lion_*.so; do
   plugin=$(basename "$file" .so)
   plugin=${plugin#libengine_}
   "$engine" run --plugin-path "$golden" --plugins "$plugin" --launcher none --set train.steps=5 -q \
+    --set "data.text.path=\"$here/../../../docs\"" \
     --set "output.checkpoint=\"$work/$plugin.st\""
 done
 python3 "$here/same_tensors.py" "$work"/lion_*.st

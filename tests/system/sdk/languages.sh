@@ -44,7 +44,7 @@ build rust rustc --edition 2021 -D warnings -C panic=abort -C lto -O --crate-typ
 
 for plugin in "${built[@]}"; do
   "$engine" run --plugin-path "$work/plugins" --plugins "$plugin" -n 2 --launcher none \
-    --set train.steps=40 --set "$plugin.weight_decay=0.01" --set train.learning_rate.base=0.001 \
+    --set "data.text.path=\"$project/../../../../docs\"" --set train.steps=40 --set "$plugin.weight_decay=0.01" --set train.learning_rate.base=0.001 \
     --set "output.checkpoint=\"$work/$plugin.st\"" >"$work/$plugin.log"
 done
 python3 "$(dirname "$0")/same_tensors.py" "$work"/lion_*.st
