@@ -143,6 +143,11 @@ Status DecodeDescriptor(std::span<const std::byte> bytes, PluginFile* entry) {
     return Status::Error(kPlugin, "the descriptor states a size of %u bytes and has %zu",
                          header.size_bytes, bytes.size());
   }
+  if (header.reserved != 0 || header.more_reserved != 0) {
+    return Status::Error(kPlugin,
+                         "the descriptor has something in reserved fields; use a newer "
+                         "engine, or make it with engine::DescribePlugin");
+  }
   bytes = bytes.first(header.size_bytes);
   ENGINE_RETURN_IF_ERROR(ReadTexts(header, entry));
   if (header.kind < PluginKind::kCommunicator || header.kind > kLastPluginKind) {

@@ -202,6 +202,10 @@ TEST_F(ReadPluginFileTest, RefusesWrongSizesAndLists) {
   EXPECT_THAT(sentence([](PluginHeader& h, char*) { h.size_bytes = 8; }), HasSubstr("a size of 8"));
   EXPECT_THAT(sentence([](PluginHeader& h, char*) { h.size_bytes = 1u << 31; }),
               HasSubstr("a size of 2147483648"));
+  EXPECT_THAT(sentence([](PluginHeader& h, char*) { h.reserved = 1; }), HasSubstr("reserved"));
+  EXPECT_THAT(sentence([](PluginHeader& h, char*) { h.more_reserved = 1; }), HasSubstr("reserved"));
+  EXPECT_THAT(sentence([](PluginHeader& h, char*) { h.option_stride = 8; }),
+              HasSubstr("options of 8 bytes"));
   const char* beyond = "the descriptor's lists reach beyond its end";
   EXPECT_EQ(sentence([](PluginHeader& h, char*) { h.op_count = 4000; }), beyond);
   EXPECT_EQ(sentence([](PluginHeader& h, char*) { h.op_offset = 0xfffffff0; }), beyond);
