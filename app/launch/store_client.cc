@@ -120,6 +120,7 @@ Status StoreClient::Post(std::string_view text) {
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
                                      int64_t timeout_ms) {
   ENGINE_RETURN_IF_ERROR(CheckSizes(key, value));
+  if (abort_.raised()) return abort_.reason();
   base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   Message request{.kind = kind, .key = std::string(key), .value = std::string(value)};
   {
