@@ -1,5 +1,6 @@
-// Where samples come from. The order of the samples, the shares of the ranks, batches made ahead and
-// augmentation are the engine's: a dataset says what a sample is and writes those it is asked for.
+// Where samples come from. The order of the samples, the shares of the ranks, batches made ahead
+// and augmentation are the engine's: a dataset says what a sample is and writes those it is asked
+// for.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +27,21 @@ struct SampleTensor {
   Shape shape = {};  // of one sample, without the batch dimension; a scalar has ndim 0
   DType dtype = DType::kFloat32;
   TensorContent content = TensorContent::kNumbers;
-  int64_t classes = 0;  // > 0: int32 numbers in [0, classes)
+  int64_t classes = 0;  // classes > 0: int32 numbers in [0, classes); 0: any numbers
 };
 ENGINE_LAYOUT(SampleTensor, name, shape, dtype, content, classes);
 
 // Names, tensors and digest are the dataset's and valid while it lives. There are an input and a
-// sample to train on; tensors have names and extents, classes are of int32; a digest is visible
-// characters.
+// sample to train on; tensors have names and extents, classes are of int32; what is known before
+// Open stays true; a digest is visible characters.
 struct DatasetInfo {
   uint64_t struct_size = sizeof(DatasetInfo);
   TextView name = {};  // for messages: "mnist images.gz"
   Array<const SampleTensor> inputs = {}, targets = {};
   int64_t train_samples = 0;
   int64_t held_out_samples = 0;  // to evaluate on; 0: none
-  // Of the content that is trained on, the same on every rank that read the same; empty when nothing
-  // is read. Ranks compare it before they train, and checkpoints keep it.
+  // Of the content that is trained on, the same on every rank that read the same; empty when
+  // nothing is read. Ranks compare it before they train, and checkpoints keep it.
   TextView digest = {};
 };
 ENGINE_LAYOUT(DatasetInfo, struct_size, name, inputs, targets, train_samples, held_out_samples,
@@ -65,17 +66,17 @@ ENGINE_INTERFACE(Dataset, Object, "engine.dataset.draft/1", info, Open, Fill);
 class DatasetBase : public Implements<Dataset> {
  public:
   // Before Open what the options alone tell, without sizes and digest: no tensors where the content
-  // says what they are like. After it everything, and what was known before stays true. [any-thread]
+  // says what they are like. After it everything. [any-thread]
   virtual DatasetInfo info() const noexcept = 0;
 
   // Reads what has to be read before samples can be made; called once. `seed` is that of the run.
   // kMissingInput or kBadData with the file and the place in it. [setup]
   virtual Status Open(uint64_t seed) noexcept = 0;
 
-  // Writes the samples of `indices`, of which there may be none, straight into a batch, and nothing
-  // else. What is written for an index depends on the options,
-  // the content, the seed, the split and the epoch, and on nothing else: any rank may ask for any
-  // sample at any time. kBadData with the file and the place in it. [any-thread]
+  // Straight into the memory of a batch: Fill writes the samples of `indices`, dense, and nothing
+  // else; there may be none. What is written for an index depends on the options, the content, the
+  // seed, the split and the epoch, and on nothing else: any rank may ask for any sample at any
+  // time. kBadData with the file and the place in it. [any-thread]
   virtual Status Fill(const FillCall& call) const noexcept = 0;
 };
 

@@ -8,8 +8,8 @@
 #include "engine/status.h"
 
 namespace engine {
-// What changes from step to step, in the memory of an Accelerator (ext/accelerator.h), written in the
-// order of the stream.
+// What changes from step to step, in the memory of an Accelerator (ext/accelerator.h), written in
+// the order of the stream.
 struct StepScalars {
   uint64_t step = 0;          // of the passes, from 1: OpCall::step
   uint64_t first_sample = 0;  // OpCall::first_sample
@@ -23,7 +23,8 @@ ENGINE_LAYOUT(StepScalars, step, first_sample, update_step, learning_rate, reser
 ENGINE_INTERFACE(Event, Object, "engine.event.draft/1", WaitHost, native);
 class EventBase : public Implements<Event> {
  public:
-  // Blocks the calling thread until the recorded point is reached. [any-thread]
+  // Blocks the calling thread until the recorded point is reached; kTimeout if it is not by then.
+  // [any-thread]
   virtual Status WaitHost(int64_t timeout_ms) noexcept = 0;
   // The handle of the device library (cudaEvent_t), or null on the CPU. [any-thread]
   virtual void* native() noexcept = 0;
@@ -35,7 +36,8 @@ class StreamBase : public Implements<Stream> {
  public:
   // Marks the end of the work queued so far. [compute-lane]
   virtual Status Record(Event* event) noexcept = 0;
-  // Work queued from now on starts after `event`; does not block the caller. [compute-lane]
+  // Does not block the caller. What is queued on a stream after Wait starts after what was queued
+  // on another before Record; WaitHost ends when that is done. [compute-lane]
   virtual Status Wait(Event* event) noexcept = 0;
   // Blocks until all queued work is done. Not for the step path. [any-thread]
   virtual Status Synchronize(int64_t timeout_ms) noexcept = 0;
@@ -50,12 +52,14 @@ class DeviceBase : public Implements<Device> {
   // "cpu" or "cuda"; static lifetime. [any-thread]
   virtual const char* type() const noexcept = 0;
 
-  // Memory aligned to at least 64 bytes, owned by the caller until Free; not zeroed. Meant for a
-  // few large arenas, not for the step path. kResourceExhausted names the size. [setup]
+  // Memory is aligned to at least 64 bytes, and the caller's until Free; it is not zeroed. Meant
+  // for a few large arenas, not for the step path. More memory than there is gives
+  // kResourceExhausted, which names the size. [setup]
   virtual Status Allocate(size_t size_bytes, void** out) noexcept = 0;
   virtual void Free(void* memory) noexcept = 0;  // [setup]
 
-  // Host or device memory to host or device memory, ordered on `stream`. [compute-lane]
+  // Host or device memory to host or device memory. Copies and Zero touch the bytes they name, in
+  // the order of the stream. [compute-lane]
   virtual Status Copy(void* target, const void* source, size_t size_bytes,
                       Stream* stream) noexcept = 0;
   virtual Status Zero(void* target, size_t size_bytes,

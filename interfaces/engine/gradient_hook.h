@@ -20,11 +20,12 @@ enum class HookStage : int32_t {
               // Setup and BeginStep are called
 };
 
+// How much Apply has to see at once. kSpan: Apply works element by element, on any span of a
+// gradient; kGlobal: spans are shown to Observe and given to Apply in any cut.
 enum class HookScope : int32_t {
-  kTensor = 0,  // Apply needs one whole gradient at a time
-  kGlobal = 1,  // every gradient is shown to Observe, in spans of any cut, before Apply gets the
-                // first span
-  kSpan = 2,    // Apply works element by element: on any span of a gradient
+  kTensor = 0,  // one whole gradient at a time
+  kGlobal = 1,  // every gradient is shown to Observe before Apply gets the first span
+  kSpan = 2,
 };
 
 struct HookTraits {
@@ -50,7 +51,7 @@ ENGINE_LAYOUT(GradientView, struct_size, parameter, name, data, offset, count, s
 
 // Gradients come in any order, and in another one on each rank and in each step: the result has the
 // same bits. Finite gradients stay finite. What a step leaves in the hook is what SavedState
-// (saved_state.h) keeps: a run that goes on from a checkpoint has another object.
+// keeps: a run that goes on from a checkpoint has another object.
 ENGINE_INTERFACE(GradientHook, Object, "engine.gradient_hook.draft/1", traits, Setup, BeginStep,
                  Observe, Apply, Observed);
 class GradientHookBase : public Implements<GradientHook> {
@@ -62,14 +63,14 @@ class GradientHookBase : public Implements<GradientHook> {
   virtual Status BeginStep(uint64_t step) noexcept = 0;
   // kGlobal only: a span that Apply will get, in any order. [compute-lane]
   virtual Status Observe(const GradientView& gradient) noexcept = 0;
-  // Changes data or scale of the gradient: `count` elements, one scale, and nothing else.
+  // Apply changes `count` elements of data, one scale, and nothing else.
   // [compute-lane]
   virtual Status Apply(const GradientView& gradient) noexcept = 0;
-  // kGlobal only: what Observe has summed up in this step, at most 16 numbers, when this rank was
-  // shown only its part of the gradients (sharded updates). The caller sums them over all ranks in
-  // place before the first Apply, which must use them; the same number of them in every step. Of an
-  // Accelerator they are device memory, in the order of the stream. Not called in other runs.
-  // [compute-lane]
+  // kGlobal only: what Observe has summed up in this step, when this rank was shown only its part
+  // of the gradients (sharded updates). Observed: at most 16 numbers, the same number of them in
+  // every step, whose sum over the ranks Apply uses: the caller makes it in place before the first
+  // Apply. Of an Accelerator they are device memory, in the order of the stream. Not called in
+  // other runs. [compute-lane]
   virtual std::span<float> Observed() noexcept = 0;
 };
 

@@ -27,8 +27,9 @@ struct RankInfo {
   uint32_t is_server = 0;   // 1: this is one of them
   uint32_t one_host = 1;    // 1: all members are on this host, so loopback reaches them
   int32_t incarnation = 0;  // how many had this rank before and died
-  // The deadlines of the run, as its configuration says: how long members may take to meet (a create function that waits for
-  // others, which fails with kRendezvous then), and how long a transfer may go without progress.
+  // The deadlines of the run, as its configuration says: how long members may take to meet (a create
+  // function that waits for others, which fails with kRendezvous then), and how long a transfer may
+  // go without progress.
   int64_t rendezvous_timeout_ms = 30000;
   int64_t transfer_timeout_ms = 30000;
 };

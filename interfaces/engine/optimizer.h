@@ -12,26 +12,31 @@
 
 namespace engine {
 
-// What must be known before an element may be updated.
+// What must be known before an element may be updated. kSpan: any slice of a parameter can be
+// updated alone, with the same bits; calls for disjoint spans may run at the same time.
 enum class UpdateGate : int32_t {
-  kSpan = 0,    // its own gradient: any slice of a parameter can be updated alone, with the same
-                // bits however it is cut
+  kSpan = 0,    // its own gradient
   kTensor = 1,  // the gradient of its whole parameter
   kGlobal = 2,  // all gradients
 };
 
 constexpr int32_t kMaxOptimizerStates = 4;
 
+// 0 to kMaxOptimizerStates states; of their names no two are equal and none is empty; their format
+// version is at least 1. The core allocates states, cuts them as it cuts the parameters, and keeps
+// them in checkpoints under these names.
 struct OptimizerTraits {
   uint64_t struct_size = sizeof(OptimizerTraits);
   UpdateGate gate = UpdateGate::kSpan;
   int32_t state_count = 0;  // float32 tensors of the parameter's shape, zero at the start
-  FixedString<32> state_names[kMaxOptimizerStates] = {};  // no two of them equal, none empty
-  uint32_t state_format_version = 1;  // of their meaning, kept in checkpoints; at least 1
+  FixedString<32> state_names[kMaxOptimizerStates] = {};
+  // Of their meaning. A run that goes on refuses a checkpoint with another one.
+  uint32_t state_format_version = 1;
 };
 ENGINE_LAYOUT(OptimizerTraits, struct_size, gate, state_count, state_names, state_format_version);
 
-// One span of one parameter: `count` elements of each array, which may be null where count is 0.
+// One span of one parameter: `count` elements of each array. Arrays may be null where count is 0.
+// What they point to is the caller's, and the optimizer's during the call only.
 struct UpdateCall {
   uint64_t struct_size = sizeof(UpdateCall);
   float* value = nullptr;
@@ -61,7 +66,8 @@ ENGINE_LAYOUT(UpdateCall, struct_size, value, gradient, states, count, gradient_
 ENGINE_INTERFACE(SpanUpdates, Interface, "engine.span_updates.draft/1", Update);
 class SpanUpdatesBase : public Implements<SpanUpdates> {
  public:
-  // The same as one Update after the other. [any-thread]
+  // The spans are disjoint. Updates many of them, the same as one Update after the other.
+  // [any-thread]
   virtual Status Update(Array<const UpdateCall> calls) noexcept = 0;
 
  protected:
@@ -69,14 +75,13 @@ class SpanUpdatesBase : public Implements<SpanUpdates> {
 };
 
 // What an update leaves is in value and states alone: a run that goes on from a checkpoint has
-// another object. The first update should move a value against its gradient; where it has always
-// been 0, and weight_decay_scale is 0, no value should change.
+// another object. The first update should move a value against its gradient. Where the gradient
+// has always been 0, and weight_decay_scale is 0, no value should change.
 ENGINE_INTERFACE(Optimizer, Object, "engine.optimizer.draft/1", traits, Update);
 class OptimizerBase : public Implements<Optimizer> {
  public:
-  virtual OptimizerTraits traits() const noexcept = 0;  // [setup]
-  // Writes `count` elements of value and of each state, and nothing else. Two calls for disjoint
-  // spans may run at the same time. [any-thread]
+  virtual OptimizerTraits traits() const noexcept = 0;  // the same every time [setup]
+  // An update writes `count` elements of value and of each state, and nothing else. [any-thread]
   virtual Status Update(const UpdateCall& call) noexcept = 0;
 };
 

@@ -15,11 +15,11 @@
 namespace engine {
 
 enum class OptionType : uint32_t {
-  kBool = 0,
-  kInt = 1,
-  kFloat = 2,
-  kString = 3,
-  kEnum = 4,
+  kBool = 0,    // "true" or "false"
+  kInt = 1,     // 64 bits
+  kFloat = 2,   // a finite double
+  kString = 3,  // UTF-8; may be empty unless a range forbids it
+  kEnum = 4,    // one word of `choices`
   kInts = 5,    // a list of int
   kLayers = 6,  // of models: a list of `layer` blocks
   kOp = 7,      // the name of an op of any chosen plugin
@@ -34,7 +34,7 @@ constexpr const char* Name(OptionType type) noexcept {
 }
 
 // A string inside a constant descriptor: no pointer, so the core can read it from the file without
-// loading it.
+// loading it. The last byte is NUL at least: a literal of kSize or more bytes does not compile.
 template <size_t kSize>
 struct FixedString {
   char text[kSize] = {};
@@ -46,6 +46,7 @@ struct FixedString {
     static_assert(kLength <= kSize, "text is too long for its field");
     for (size_t i = 0; i < kLength; ++i) text[i] = literal[i];
   }
+  // Without the NULs; borrows this string.
   constexpr std::string_view view() const noexcept {
     size_t length = 0;
     while (length < kSize && text[length] != '\0') ++length;
@@ -60,17 +61,17 @@ struct FixedString {
 //
 // An empty `default_value` makes an option required, but for a string, which is then empty, and for
 // ints, of which there are then none; a default of ints is "2,2". min < max makes a range
-// (inclusive): of a number, of each of ints, of the length of a string, so that one without default
-// and with min = 1 is required. `choices` lists the words of an enum, separated by '|'; a
-// configuration writes them in quotes, or without if all are in capitals; of a plugin it is the kind
-// that it must be of, "communicator" or "scheduler".
-// `scope` is empty for an option of the plugin, or the name of the op whose attribute this is. Every
-// option should have one line of `doc`.
+// (inclusive): of a number, of each of ints, of the bytes of a string, so that one without default
+// and with min = 1 is required; min = max = 0 makes none. A default must be in the range. `choices`
+// lists the words of an enum, separated by '|'; a configuration writes them in quotes, or without
+// if all are in capitals; of a plugin it is the kind that it must be of, "communicator" or
+// "scheduler". `scope` is empty for an option of the plugin, or the name of the op whose attribute
+// this is. Every option should have one line of `doc`.
 struct OptionSpec {
   FixedString<32> scope = {};
-  FixedString<32> name = {};
+  FixedString<32> name = {};  // [a-z][a-z0-9_]*, once in a scope
   OptionType type = OptionType::kString;
-  uint32_t reserved = 0;
+  uint32_t reserved = 0;  // 0
   FixedString<64> default_value = {};
   double min = 0;
   double max = 0;
@@ -81,6 +82,7 @@ ENGINE_LAYOUT(OptionSpec, scope, name, type, reserved, default_value, min, max, 
 
 struct LayerSpec;
 
+// One value. Of the fields after `type` the one of that type counts; text and lists are borrowed.
 struct OptionValue {
   TextView name = {};
   OptionType type = OptionType::kString;
@@ -103,8 +105,9 @@ struct LayerSpec {
   float learning_rate_scale = 1;             // of its parameters, beside those of the run
   float weight_decay_scale = 1;
 
-  // Of layers from a configuration (Options::Layers) alone: where `op` is empty the layer is a block,
-  // whose `residual` layers are added to its input as it is, or as its `shortcut` layers leave it.
+  // Of layers from a configuration (Options::Layers) alone: where `op` is empty the layer is a
+  // block, whose `residual` layers are added to its input as it is, or as its `shortcut` layers
+  // leave it.
   Array<const LayerSpec> residual = {};
   Array<const LayerSpec> shortcut = {};
 };
@@ -112,8 +115,9 @@ ENGINE_LAYOUT(LayerSpec, struct_size, op, name, attributes, trainable, priority,
               learning_rate_scale, weight_decay_scale, residual, shortcut);
 
 // The values of every option that was published, checked and completed by the core: each getter
-// finds its option, so a name that was not published is a bug of the plugin. Valid during the call
-// it is passed to.
+// finds its option, so a name that was not published, or with another type, is a bug of the plugin
+// and ends the process. Valid during the call it is passed to, and so is the text that String
+// gives: copy what is kept. [any-thread]
 class Options {
  public:
   Options() noexcept = default;
@@ -139,12 +143,14 @@ class Options {
     ENGINE_CHECK(false, "option '%.*s' was not published", static_cast<int>(name.size()),
                  name.data());
   }
+  // All of them, to hand them on (InnerPlugin::options).
   Array<const OptionValue> values() const noexcept { return values_; }
   // Valid as long as the object that is made of them.
   Array<const LayerSpec> Layers(std::string_view name) const noexcept {
     return Find(name, OptionType::kLayers).layers;
   }
 
+  // What the getters stand on: the value of this name and type.
   const OptionValue& Find(std::string_view name, OptionType type) const noexcept {
     for (const OptionValue& value : values_) {
       if (value.name == name && value.type == type) return value;

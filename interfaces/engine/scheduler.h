@@ -68,9 +68,9 @@ struct ParameterInfo {
   uint32_t id = 0;         // its position in ModelInfo::parameters
   uint32_t first_use = 0;  // sequence of the first forward task that reads it
   uint32_t ready = 0;      // position in the step where its gradient becomes complete
-  uint32_t alone = 0;      // 1: it must be a bucket of its own, and whole (only some of its rows
-                           // travel in a step, or it keeps parameters of two types apart)
-  int64_t count = 0;       // float32 elements
+  uint32_t alone = 0;  // 1: the parameter must be a bucket of its own, and whole (only some of its
+                       // rows travel in a step, or it keeps parameters of two types apart)
+  int64_t count = 0;   // float32 elements
   TextView name = {};
 };
 ENGINE_LAYOUT(ParameterInfo, id, first_use, ready, alone, count, name);
@@ -99,9 +99,9 @@ ENGINE_LAYOUT(ModelInfo, struct_size, parameters, communicator, gate, world_size
 
 // A part of one parameter's gradient.
 struct BucketSpan {
-  uint32_t parameter = 0;
-  uint32_t reserved = 0;
-  int64_t offset = 0;  // elements
+  uint32_t parameter = 0;  // ParameterInfo::id
+  uint32_t reserved = 0;   // 0
+  int64_t offset = 0;      // elements
   int64_t count = 0;
 };
 ENGINE_LAYOUT(BucketSpan, parameter, reserved, offset, count);
@@ -113,7 +113,7 @@ enum class BucketStages : int32_t {
 };
 // Receives the buckets of a plan, in the order in which their gradients shall lie in memory. The
 // spans of a bucket must be contiguous in that order, and together the buckets must cover every
-// parameter exactly once (a model without trainable parameters has none). The core checks this.
+// parameter exactly once: a model without trainable ones has none. The core checks this.
 ENGINE_INTERFACE(PlanSink, Interface, "engine.plan_sink.draft/1", AddBucket);
 class PlanSinkBase : public Implements<PlanSink> {
  public:
@@ -157,12 +157,14 @@ struct Action {
 };
 ENGINE_LAYOUT(Action, kind, task);
 
-// Collectives deadlock when ranks start them in different orders, or spend the credit of a scheduler
-// on different ones: the core makes all ranks start transfers in one order.
+// Collectives deadlock when ranks start them in different orders, or spend the credit of a
+// scheduler on different ones: the core makes all ranks start transfers in one order. kStatic: the
+// order of transfers follows from the plan alone, whenever they end; kLeader: ranks but 0 take
+// kTaskStarted as if Next had answered it.
 enum class TransferOrder : int32_t {
-  kStatic = 0,  // follows from the plan alone, whenever transfers end: no messages
+  kStatic = 0,  // needs no messages
   kLeader = 1,  // depends on timing: rank 0's scheduler decides; the others are not asked on kIo
-                // but follow, and hear of it by kTaskStarted
+                // but follow
 };
 
 struct SchedulerTraits {
@@ -172,14 +174,14 @@ struct SchedulerTraits {
 };
 ENGINE_LAYOUT(SchedulerTraits, struct_size, order, reserved);
 
-// Calls never overlap, but come from different threads. In every step each task is run once, when it
-// is ready; while nothing runs, a lane with a ready task is not held. Steps with the same events
-// should have the same order. A pull waits for the pushes of all ranks, so a pull that is under way
-// holds back no push.
+// Calls never overlap, but come from different threads. In every step each task is run once, when
+// it is ready; while nothing runs, a lane with a ready task is not held. Steps with the same events
+// should have the same order. On and Next never allocate after the first step. A pull waits for the
+// pushes of all ranks, so a pull that is under way holds back no push.
 ENGINE_INTERFACE(Scheduler, Object, "engine.scheduler.draft/1", traits, Plan, Begin, On, Next);
 class SchedulerBase : public Implements<Scheduler> {
  public:
-  virtual SchedulerTraits traits() const noexcept = 0;  // [setup]
+  virtual SchedulerTraits traits() const noexcept = 0;  // the same on all ranks [setup]
 
   // Decides what travels together. Called once, before Begin. Of a run of one rank, where nothing
   // travels, the core uses the plan for the order of gradients in memory only. [setup]
@@ -188,12 +190,11 @@ class SchedulerBase : public Implements<Scheduler> {
   // The tasks of one step, by id. Steps repeat it. [setup]
   virtual Status Begin(Array<const TaskInfo> tasks) noexcept = 0;
 
-  // Never allocates after the first step. [any-thread]
+  // What has happened; returns soon, since the executor waits for it. [any-thread]
   virtual void On(const SchedulerEvent& event) noexcept = 0;
 
   // What `lane` shall do next. On kIo the caller asks again until it gets kHold, after every event
-  // or group of events; on kCompute when the lane is free. Never allocates after the first step.
-  // [any-thread]
+  // or group of events; on kCompute when the lane is free. [any-thread]
   virtual Action Next(Lane lane) noexcept = 0;
 };
 

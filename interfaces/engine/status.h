@@ -1,4 +1,5 @@
-// Status and Result: the only error path of the engine and of its plugins.
+// Status and Result: the only error path of the engine and of its plugins. No exception crosses the
+// plugin boundary, and every function of an interface that can fail returns a Status.
 #pragma once
 
 #include <cstdarg>
@@ -12,6 +13,9 @@
 
 namespace engine {
 
+// Of which sort an error is. It decides the exit code of the run, and which error of several ranks
+// is reported: kPeerLost and kAborted follow from another one and count as secondary. New codes
+// come at the end.
 enum class StatusCode : int32_t {
   kOk = 0,
   kInvalidArgument,    // the caller broke the contract of the function
@@ -32,7 +36,8 @@ enum class StatusCode : int32_t {
 };
 
 // The text of an error, given back to the library that made it; `release` is null for one that
-// lives for ever.
+// lives for ever. Whoever owns the message calls `release` once, on any thread: it frees the text
+// and this struct. The text is one sentence without newline, ends with NUL and does not change.
 struct StatusMessage {
   uint64_t struct_size = sizeof(StatusMessage);
   const char* text = nullptr;
@@ -41,17 +46,18 @@ struct StatusMessage {
 
 // A Status as it crosses the plugin boundary: in two registers. Whoever gets it owns the message.
 struct StatusValue {
-  int32_t code = 0;  // StatusCode
-  int32_t rank = -1;
+  int32_t code = 0;                  // StatusCode; a number that is none counts as kPlugin
+  int32_t rank = -1;                 // as Status::rank
   StatusMessage* message = nullptr;  // null: an empty text
 };
 
 // A code, the rank that caused it (or -1) and one sentence: what failed, on what, and what to do.
-// Success costs nothing.
+// Success costs nothing. A copy has a text of its own, made by the library that copies; one that is
+// moved from is OK. Different threads may read one Status; who changes it needs it alone.
 class [[nodiscard]] Status {
  public:
   Status() noexcept = default;
-  // Takes over what crossed.
+  // Takes over what crossed, and frees its message some time.
   explicit Status(StatusValue value) noexcept : value_(value) {}
   ~Status() {
     if (value_.message && value_.message->release) value_.message->release(value_.message);
@@ -73,7 +79,8 @@ class [[nodiscard]] Status {
     return Status(*this).Release();
   }
 
-  // printf-style; never fails (an empty message when memory is out).
+  // printf-style; never fails (an empty message when memory is out). Of kOk it makes kInternal, so
+  // what is made here is always an error.
   __attribute__((format(printf, 2, 3))) static Status Error(StatusCode code, const char* format,
                                                             ...) noexcept {
     va_list args;
@@ -83,7 +90,8 @@ class [[nodiscard]] Status {
     return Status(Make(code, text));
   }
 
-  // The same error with "context: " in front of its message; OK stays OK.
+  // The same error with "context: " in front of its message, and of the same rank; OK stays OK. The
+  // engine puts the plugin's name in front: say the file, key or layer, not who you are.
   __attribute__((format(printf, 2, 3))) Status WithContext(const char* format, ...) const noexcept {
     if (ok()) return {};
     va_list args;
@@ -95,7 +103,7 @@ class [[nodiscard]] Status {
     return status.WithRank(rank());
   }
 
-  // The same error, blamed on `rank`.
+  // The same error, of which `rank` is the cause: see rank().
   Status WithRank(int32_t rank) const noexcept {
     Status status = *this;
     status.value_.rank = rank;
@@ -104,7 +112,10 @@ class [[nodiscard]] Status {
 
   bool ok() const noexcept { return value_.code == 0; }
   StatusCode code() const noexcept { return StatusCode{value_.code}; }
+  // The rank of the run that the error comes from, ServerId(index) (host.h) for a server, -1:
+  // nobody's.
   int32_t rank() const noexcept { return value_.rank; }
+  // Never null; valid until this Status is changed or gone.
   const char* message() const noexcept {
     return value_.message && value_.message->text ? value_.message->text : "";
   }
@@ -131,7 +142,8 @@ class [[nodiscard]] Status {
 };
 
 // A value or the reason why there is none. For use inside one library; it does not cross the
-// boundary.
+// boundary. Look at ok() first: `*result` of one that is not ok is undefined. Never make one of a
+// Status that is OK: it would have neither a value nor an error.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -157,13 +169,16 @@ class [[nodiscard]] Result {
 #define ENGINE_CONCAT_INNER(a, b) a##b
 #define ENGINE_CONCAT(a, b) ENGINE_CONCAT_INNER(a, b)
 
+// Hands an error of `expression`, a Status, to the caller of a function that returns a Status or a
+// Result; `expression` is evaluated once.
 #define ENGINE_RETURN_IF_ERROR(expression)         \
   do {                                             \
     ::engine::Status engine_status = (expression); \
     if (!engine_status.ok()) return engine_status; \
   } while (false)
 
-// ENGINE_ASSIGN_OR_RETURN(auto x, Make());
+// ENGINE_ASSIGN_OR_RETURN(auto x, Make()); the same of a Result, whose value is moved into x. It is
+// several statements: within an `if` it needs braces.
 #define ENGINE_ASSIGN_OR_RETURN(lhs, expression) \
   ENGINE_ASSIGN_OR_RETURN_INNER(ENGINE_CONCAT(engine_result_, __LINE__), lhs, expression)
 #define ENGINE_ASSIGN_OR_RETURN_INNER(result, lhs, expression) \
@@ -171,7 +186,9 @@ class [[nodiscard]] Result {
   if (!result.ok()) return result.status();                    \
   lhs = std::move(*result)
 
-// A broken invariant: a bug, not an input. Prints and aborts, also in release builds.
+// A broken invariant: a bug, not an input. Prints and aborts, also in release builds. What a file,
+// an option or a peer can cause is a Status instead: an abort in a plugin ends the rank as a crash
+// does.
 #define ENGINE_CHECK(condition, ...)                                                     \
   do {                                                                                   \
     if (!(condition)) [[unlikely]] {                                                     \

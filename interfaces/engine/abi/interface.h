@@ -9,6 +9,7 @@
 //
 // makes the class on the left, which everybody calls, and the table, whose functions are those of
 // class OptimizerBase, by name, in the order of the list. That class follows and is the one to read.
+//
 // Rules of the boundary (docs/plugin_abi.md has the reasons):
 //  * functions take and return numbers, pointers, and structs of ours with an ENGINE_LAYOUT;
 //  * every function is noexcept; no exception, std::string, std::vector, std::function, shared_ptr
@@ -54,7 +55,7 @@ struct TableHead {
   uint64_t layout;       // kLayoutOf its interface, from whoever made the table
   // Layouts before it that are its beginning: who knows one of them may use this one.
   const uint64_t* older;
-  uint64_t older_count;
+  uint64_t older_count;  // 0 until the interface grows
 };
 ENGINE_LAYOUT(TableHead, struct_size, layout, older, older_count);
 
@@ -98,11 +99,11 @@ namespace crossing {
 // value only what fits into two registers.
 template <typename T>
 struct Of {
-  using Type = T;
+  using Type = T;  // in the type of the C function
   static_assert(std::is_void_v<T> || (std::is_trivially_copyable_v<T> && sizeof(T) <= 16));
-  T value;
-  static T Pack(T from) noexcept { return from; }
-  T get() const noexcept { return value; }
+  T value;                                         // as it came over
+  static T Pack(T from) noexcept { return from; }  // on the side that it comes from
+  T get() const noexcept { return value; }         // on the side that gets it
 };
 template <>
 struct Of<void> {
@@ -113,10 +114,10 @@ struct Of<Status> {
   using Type = StatusValue;
   StatusValue value;
   static StatusValue Pack(Status from) noexcept { return from.Release(); }
-  Status get() const noexcept { return Status(value); }
+  Status get() const noexcept { return Status(value); }  // owns the message: to be called once
 };
 template <typename Std, typename Ours>
-struct OfView {
+struct OfView {  // the two convert into each other; what they show stays where it is
   using Type = Ours;
   Ours value;
   static Ours Pack(Std from) noexcept { return from; }
@@ -129,7 +130,7 @@ struct Of<std::span<T>> : OfView<std::span<T>, Span<T>> {};
 
 template <typename T>
 struct Of<T&> {
-  using Type = T*;
+  using Type = T*;  // never null
   T* value;
   static T* Pack(T& from) noexcept { return &from; }
   T& get() const noexcept { return *value; }
@@ -141,11 +142,11 @@ requires Sized<T>
 struct Of<const T&> {
   using Type = const T*;
   const T* value;
-  alignas(T) unsigned char own[sizeof(T)];
+  alignas(T) unsigned char own[sizeof(T)];  // for the copy: it lives as long as the call
   explicit Of(const T* from) noexcept : value(from) {
-    if (from->struct_size == sizeof(T)) [[likely]]
+    if (from->struct_size == sizeof(T)) [[likely]]  // built with the same headers
       return;
-    T* const copy = new (own) T();
+    T* const copy = new (own) T();  // the defaults of the fields that did not come
     std::memcpy(static_cast<void*>(copy), from,
                 from->struct_size < sizeof(T) ? from->struct_size : sizeof(T));
     copy->struct_size = sizeof(T);
@@ -158,14 +159,14 @@ struct Of<const T&> {
 template <typename T>
 requires(Sized<T> && !std::is_const_v<T>) struct Of<T*> {
   using Type = T*;
-  T* const value;
-  T* const target;
+  T* const value;   // what the function fills in
+  T* const target;  // what the caller has
   alignas(T) unsigned char whole[sizeof(T)];
   explicit Of(T* to) noexcept
       : value(to->struct_size >= sizeof(T) ? to : new (whole) T()), target(to) {
     if (value != to) std::memcpy(static_cast<void*>(value), to, to->struct_size);
   }
-  ~Of() {
+  ~Of() {  // after the function: as much as the caller knows of
     if (value == target) return;
     value->struct_size = target->struct_size;
     std::memcpy(static_cast<void*>(target), value, target->struct_size);
@@ -181,9 +182,9 @@ concept ByOut = HasFields<R> &&(Sized<R> || sizeof(R) > 16);
 template <typename R>
 void CopyOut(R from, R* to) noexcept {
   if constexpr (Sized<R>) {
-    from.struct_size = sizeof(R);
+    from.struct_size = sizeof(R);  // whatever the function wrote there
     if (to->struct_size < sizeof(R)) [[unlikely]] {
-      from.struct_size = to->struct_size;
+      from.struct_size = to->struct_size;  // the caller is older: no byte beyond its struct
       std::memcpy(static_cast<void*>(to), &from, from.struct_size);
       return;
     }
@@ -216,7 +217,7 @@ requires std::is_base_of_v<Interface, X>
 void CompleteTable(X& object) noexcept;
 
 template <typename T>
-void Adopt(const T&) noexcept {}
+void Adopt(const T&) noexcept {}  // what is no object
 // An object that comes from a library: its table is made whole if it is an older one's.
 template <typename X>
 requires std::is_base_of_v<Interface, X>
@@ -228,7 +229,7 @@ void Adopt(X* const& object) noexcept {
 }
 template <typename X>
 requires std::is_base_of_v<Interface, X>
-void Adopt(X** const& out) noexcept {
+void Adopt(X** const& out) noexcept {  // one that a function made: Create(..., X** out)
   Adopt(*out);
 }
 
@@ -241,17 +242,17 @@ struct Method<kMethod, R (B::*)(P...) noexcept> {
   using Function = typename FunctionOf<R, P...>::Type;
 
   static R Call(Function function, const Interface* object, P... arguments) noexcept {
-    void* const self = const_cast<Interface*>(object);
+    void* const self = const_cast<Interface*>(object);  // in C there is no const object
     if constexpr (std::is_void_v<R>) {
       function(self, Of<P>::Pack(arguments)...);
     } else if constexpr (ByOut<R>) {
-      R result;
+      R result;  // has its defaults, and its size, before the call
       function(self, Of<P>::Pack(arguments)..., &result);
       return result;
     } else {
       Of<R> result{function(self, Of<P>::Pack(arguments)...)};
       if constexpr (std::is_same_v<R, Status>) {
-        if (result.value.code == 0) (Adopt(arguments), ...);
+        if (result.value.code == 0) (Adopt(arguments), ...);  // *out is written on success alone
       } else {
         Adopt(result.value);
       }
@@ -260,7 +261,7 @@ struct Method<kMethod, R (B::*)(P...) noexcept> {
   }
 
   template <typename X>
-  static constexpr Function Thunk() noexcept {
+  static constexpr Function Thunk() noexcept {  // the implementer: the C function of the table
     if constexpr (std::is_void_v<R>) {
       return [](void* self, typename Of<P>::Type... arguments) noexcept {
         (Self<X>(self).*kMethod)(Of<P>{arguments}.get()...);
@@ -276,7 +277,7 @@ struct Method<kMethod, R (B::*)(P...) noexcept> {
     }
   }
 
-  static constexpr Function Absent() noexcept {
+  static constexpr Function Absent() noexcept {  // in place of one that an older table lacks
     if constexpr (std::is_void_v<R>) {
       return [](void*, typename Of<P>::Type...) noexcept {};
     } else if constexpr (ByOut<R>) {
@@ -290,7 +291,7 @@ struct Method<kMethod, R (B::*)(P...) noexcept> {
 
  private:
   template <typename X>
-  static B& Self(void* self) noexcept {
+  static B& Self(void* self) noexcept {  // the Interface in a B need not be its first word
     return static_cast<B&>(*static_cast<X*>(static_cast<Interface*>(self)));
   }
 };
@@ -310,7 +311,7 @@ requires(std::tuple_size_v<typename Method<kMethod>::Parameters> ==
 // What every object of a plugin has: it can be asked for more, and deleted.
 struct ObjectHead {
   TableHead head;
-  void (*destroy)(void* self) noexcept;
+  void (*destroy)(void* self) noexcept;  // deletes it: nothing may be called on it afterwards
   // A pointer to the first word of the interface `id`, with a table that speaks `layout` (0: any),
   // or null. An object knows the id of its own interface.
   void* (*query)(void* self, TextView id, uint64_t layout) noexcept;
@@ -400,14 +401,14 @@ template <typename X>
 using FunctionsOf = typename X::template FunctionTable<typename X::Base>;
 
 template <typename X>
-void Destroy(void* self) noexcept {
+void Destroy(void* self) noexcept {  // runs in the library that made the object: its allocator
   delete static_cast<typename X::Base*>(static_cast<X*>(static_cast<Interface*>(self)));
 }
 template <typename X>
 void* QueryFor(void* self, TextView id, uint64_t layout) noexcept {
   auto* const object = static_cast<X*>(static_cast<Interface*>(self));
   void* const found = id == X::kId ? object : static_cast<typename X::Base*>(object)->Query(id);
-  if (!found || layout == 0) return found;
+  if (!found || layout == 0) return found;  // 0: is there any? (its layout may be another)
   return Speaks(static_cast<Interface*>(found)->table(), layout) ? found : nullptr;
 }
 
@@ -422,30 +423,29 @@ constexpr FunctionsOf<X> MakeTable() noexcept {
   }
 }
 template <typename X>
-constexpr FunctionsOf<X> kTable = MakeTable<X>();
+constexpr FunctionsOf<X> kTable = MakeTable<X>();  // constant data of the library
 
-// The table of an older library made whole. One for each such table, as long as the process lives, as
-// the libraries do.
+// The table of an older library made whole: one for each such table, as long as the process lives.
 template <typename X>
 requires std::is_base_of_v<Interface, X>
 void CompleteTable(X& object) noexcept {
   struct Whole {
-    FunctionsOf<X> functions;
-    const TableHead* old;
+    FunctionsOf<X> functions;  // the old ones, and Absent() for those that came later
+    const TableHead* old;      // what it stands for
     Whole* next;
   };
-  static std::atomic<Whole*> all = nullptr;
+  static std::atomic<Whole*> all = nullptr;  // a list that only grows, at its head
   const TableHead* const old = &object.table();
   Whole* whole = all.load();
-  while (whole && whole->old != old) whole = whole->next;
+  while (whole && whole->old != old) whole = whole->next;  // one that was made before
   if (!whole) {
     whole = new (std::nothrow) Whole{FunctionsOf<X>::Absent(), old, all.load()};
-    if (!whole) return;
+    if (!whole) return;  // out of memory
     std::memcpy(static_cast<void*>(&whole->functions), old, old->struct_size);
     reinterpret_cast<TableHead&>(whole->functions).struct_size = sizeof whole->functions;
-    while (!all.compare_exchange_weak(whole->next, whole)) continue;
+    while (!all.compare_exchange_weak(whole->next, whole)) continue;  // two of one table do no harm
   }
-  object.set_table(reinterpret_cast<const TableHead*>(&whole->functions));
+  object.set_table(reinterpret_cast<const TableHead*>(&whole->functions));  // idempotent
 }
 
 }  // namespace crossing
@@ -490,7 +490,7 @@ template <typename X>
 X* Query(const Object& object) noexcept {
   void* found = object.Query(X::kId, kLayoutOf<X>);
   for (size_t i = kOlderLayouts<X>.size(); !found && i-- > 0;) {
-    found = object.Query(X::kId, kOlderLayouts<X>[i]);
+    found = object.Query(X::kId, kOlderLayouts<X>[i]);  // of an older library
   }
   auto* const extension = static_cast<X*>(static_cast<Interface*>(found));
   crossing::Adopt(extension);

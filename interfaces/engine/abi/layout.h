@@ -1,7 +1,17 @@
 // The layout of what crosses the plugin boundary as one number, computed by the compiler of each
-// side: names, offsets, sizes and kinds of the fields of every struct, and of the functions of every
-// interface with what they take. Two sides that agree on the number agree on the bytes, whatever
-// compiler, flags or standard library they were built with, and whatever text was in their headers.
+// side: names, offsets, sizes and kinds of the fields of every struct, and of the functions of
+// every interface with what they take. Two sides that agree on the number agree on the bytes,
+// whatever compiler, flags or standard library they were built with, and whatever text was in their
+// headers.
+//
+//   layout := hash of (id, size, field*)                  of an interface: of its table of functions
+//   field  := hash of (name, offset, kind of its type)
+//   kind   := size and sort of a number; of a struct its fields; of a pointer what it points to; of a
+//             function its result and arguments
+//
+// The values are in interfaces/abi.lock. What changes one of them changes the ABI
+// (docs/plugin_abi.md); a comment, a default, an enumerator and the name of a type or an argument
+// do not.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +21,8 @@
 
 #include "engine/abi/view.h"
 
-// ENGINE_EACH(m, a, b, c): m(a) m(b) m(c), for up to 24 words. Written out, since what is expanded again
-// and again costs every file of a plugin a second to compile.
+// ENGINE_EACH(m, a, b, c): m(a) m(b) m(c), for up to 24 words. Written out, since what is expanded
+// again and again costs every file of a plugin a second to compile.
 #define ENGINE_EACH(m, ...)                                                                      \
   ENGINE_PICK(__VA_ARGS__ __VA_OPT__(, ) 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, \
               10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)                                                  \
@@ -46,7 +56,10 @@
 #define ENGINE_EACH_23(m, a, ...) m(a) ENGINE_EACH_22(m, __VA_ARGS__)
 #define ENGINE_EACH_24(m, a, ...) m(a) ENGINE_EACH_23(m, __VA_ARGS__)
 
-// ENGINE_LAYOUT(Shape, dims, ndim); states all fields of a struct that crosses, in their order.
+// ENGINE_LAYOUT(Shape, dims, ndim); states all fields of a struct that crosses, in their order. It
+// stands in namespace engine, behind the struct. A field that is forgotten does not compile, unless
+// it lies where alignment would leave a hole anyway: name such holes (`reserved`), so that they
+// cross with a value.
 #define ENGINE_LAYOUT(Type, ...)                     \
   template <>                                        \
   struct Fields<Type> {                              \
@@ -63,15 +76,19 @@
 
 namespace engine {
 
+// Of a struct, made by ENGINE_LAYOUT: its name, and Visit, which calls visitor.Field<type>(name,
+// offset) for each field.
 template <typename T>
-struct Fields;  // of a struct: see ENGINE_LAYOUT
+struct Fields;
 
+// A struct of ours, for which there is an ENGINE_LAYOUT.
 template <typename T>
 concept HasFields = requires {
   Fields<T>::kName;
 };
 
-// A struct that says how much of it there is, so that it can grow.
+// A struct that says how much of it there is, so that it can grow: struct_size is its first field.
+// Who makes one sets it to the size that its own headers have, which the default does.
 template <typename T>
 concept Sized = requires(T value) {
   value.struct_size;
@@ -81,6 +98,7 @@ class Interface;  // interface.h
 
 namespace layout {
 
+// `hash` with the 8 bytes of `value` behind it, lowest first, so on every machine the same.
 constexpr uint64_t Mix(uint64_t hash, uint64_t value) noexcept {
   for (int i = 0; i < 8; ++i, value >>= 8)
     hash = (hash ^ (value & 0xff)) * 0x100000001b3u;  // FNV-1a
@@ -92,16 +110,21 @@ constexpr uint64_t Hash(std::string_view text) noexcept {
   return hash;
 }
 
+// Where a field of this alignment lies that follows `size` bytes.
 constexpr size_t RoundUp(size_t size, size_t alignment) noexcept {
   return (size + alignment - 1) / alignment * alignment;
 }
 
+// The hash of a type; a variable, so that a compiler computes it once. kDepth: how many more
+// pointers it goes through.
 template <typename T, int kDepth>
 constexpr uint64_t Compute() noexcept;
 template <typename T, int kDepth>
 constexpr uint64_t kOf = Compute<std::remove_cv_t<T>, kDepth>();
 
-// What a type is made of, without names of ours: a struct by its fields.
+// What a type is made of, without names of ours: a struct by its fields. Of a number: whether it is
+// signed, unsigned, floating or an enum, its size and its alignment. Others are specialised below;
+// a type of which this makes no sense (bool, a class) does not compile.
 template <typename T>
 struct Kind {
   template <int kDepth>
@@ -125,6 +148,8 @@ struct Kind<T*> {
     return 'p';
   }
 };
+// Of a function what it returns and takes, in order. Whether it is noexcept is no part of it: C has
+// none.
 template <typename R, typename... P>
 struct Kind<R (*)(P...) noexcept> {
   template <int kDepth>
@@ -136,6 +161,8 @@ struct Kind<R (*)(P...) noexcept> {
 };
 template <typename R, typename... P>
 struct Kind<R (*)(P...)> : Kind<R (*)(P...) noexcept> {};
+// Of a C array its length, so a list inside of a struct (OpSignature::outputs) cannot become
+// longer.
 template <typename T, size_t kSize>
 struct Kind<T[kSize]> {
   template <int kDepth>
@@ -143,6 +170,7 @@ struct Kind<T[kSize]> {
     return Mix(Mix('a', kSize), kOf<T, kDepth>);
   }
 };
+// A view of numbers and one of structs are kinds of their own, by what they point to.
 template <typename T>
 struct Kind<Span<T>> {
   template <int kDepth>
@@ -158,6 +186,7 @@ struct Kind<Array<T>> {
   }
 };
 
+// Takes in the fields that Visit shows it.
 template <int kDepth>
 struct HashFields {
   uint64_t hash;
@@ -167,6 +196,8 @@ struct HashFields {
   }
 };
 
+// Of an interface its id and the functions of its table; of a struct its fields; of all else its
+// Kind.
 template <typename T, int kDepth>
 constexpr uint64_t Compute() noexcept {
   if constexpr (std::is_base_of_v<Interface, T>) {
@@ -184,6 +215,7 @@ constexpr uint64_t Compute() noexcept {
   }
 }
 
+// Whether each field begins where the one before it ends, but for alignment.
 struct FindGaps {
   size_t end = 0;
   bool found = false;
@@ -196,6 +228,7 @@ struct FindGaps {
 
 }  // namespace layout
 
+// Whether ENGINE_LAYOUT names every field, and T may cross: a struct as C has them.
 template <typename T>
 constexpr bool CoversAllOf() noexcept {
   layout::FindGaps gaps;
@@ -204,7 +237,8 @@ constexpr bool CoversAllOf() noexcept {
          std::is_standard_layout_v<T> && std::is_trivially_copyable_v<T>;
 }
 
-// Of a struct or of an interface.
+// Of a struct or of an interface. Through six pointers: an interface that is met deeper counts as a
+// pointer to something.
 template <typename T>
 constexpr uint64_t kLayoutOf = layout::kOf<T, 6>;
 

@@ -1,5 +1,10 @@
-// Text, numbers and lists as they cross the plugin boundary: plain structs with one layout for every
-// compiler, standard library and language. They convert to and from what the standard library has.
+// Text, numbers and lists as they cross the plugin boundary: plain structs with one layout for
+// every compiler, standard library and language. They convert to and from what the standard library
+// has.
+//
+// All of them borrow: an argument is valid during the call, what is returned as long as the
+// function says. None of them frees anything, and who keeps what they show copies it. Empty ones
+// may have a null pointer. Indices are not checked.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +16,14 @@
 
 namespace engine {
 
-// Borrowed text, UTF-8, not terminated.
+// Borrowed text, UTF-8, not terminated: print it with "%.*s", and never pass data() to a function
+// that looks for a NUL.
 struct TextView {
   const char* text = nullptr;
-  uint64_t length = 0;
+  uint64_t length = 0;  // bytes
 
   constexpr TextView() noexcept = default;
+  // Of std::string, std::string_view or a literal, but not of a null pointer.
   template <typename T>
   requires std::is_convertible_v<const T&, std::string_view>
   constexpr TextView(const T& value) noexcept {  // NOLINT(google-explicit-constructor)
@@ -35,13 +42,15 @@ struct TextView {
   }
 };
 
-// Borrowed numbers or pointers.
+// Borrowed numbers or pointers, one after the other: they cannot grow, so a Span needs no stride.
+// For structs there is Array.
 template <typename T>
 struct Span {
   T* values = nullptr;
   uint64_t count = 0;
 
   constexpr Span() noexcept = default;
+  // Of a vector, an array, a std::span: whatever lies in one piece. It must outlive the call.
   constexpr Span(T* data, size_t size) noexcept : values(data), count(size) {}
   template <typename R>
   requires(
@@ -63,9 +72,11 @@ struct Span {
 };
 
 // Borrowed structs of ours. An element takes `stride` bytes, which is more than this library knows
-// of where the other side was built with newer headers.
+// of where the other side was built with newer headers. So elements are reached by [] or an
+// iterator, never by arithmetic on `elements`, and there is no conversion to std::span.
 template <typename T>
 struct Array {
+  // Holds the array itself, so it outlives the Array that it was taken from.
   class Iterator {
    public:
     using value_type = std::remove_const_t<T>;
@@ -91,9 +102,10 @@ struct Array {
 
   T* elements = nullptr;
   uint32_t count = 0;
-  uint32_t stride = 0;
+  uint32_t stride = 0;  // bytes from one element to the next, as whoever made the array has T
 
   constexpr Array() noexcept = default;
+  // Of structs of this side, whose stride is the size that they have here.
   template <typename R>
   requires(
       !std::is_same_v<std::remove_cvref_t<R>, Array> &&
@@ -110,7 +122,7 @@ struct Array {
   constexpr size_t size() const noexcept { return count; }
   constexpr bool empty() const noexcept { return count == 0; }
   constexpr T& operator[](size_t i) const noexcept {
-    if (std::is_constant_evaluated()) return elements[i];
+    if (std::is_constant_evaluated()) return elements[i];  // a compiler has one size only
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     return *reinterpret_cast<T*>(reinterpret_cast<Byte*>(elements) + i * stride);
   }
@@ -130,5 +142,6 @@ struct Array {
 
 }  // namespace engine
 
+// An iterator of a Span outlives the Span, as that of a std::span does.
 template <typename T>
 constexpr bool std::ranges::enable_borrowed_range<engine::Span<T>> = true;

@@ -58,15 +58,17 @@ ENGINE_INTERFACE(FlatMath, Interface, "engine.flat_math.draft/1", FindKernel, Fi
                  Add);
 class FlatMathBase : public Implements<FlatMath> {
  public:
-  // The kernel called `name`, which lives as long as the device, or null. [setup]
+  // The kernel called `name`, which lives as long as the device. FindKernel gives null for a name
+  // that it does not know. [setup]
   virtual FlatKernel* FindKernel(std::string_view name) noexcept = 0;
 
-  // scales[i] = factor / max(*divisor, 1), for `count` scales. [compute-lane]
+  // FillQuotient: scales[i] = factor / max(*divisor, 1), for `count` scales. [compute-lane]
   virtual Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                               Stream* stream) noexcept = 0;
 
-  // target[i] = source[i] in another type: kFloat32, kBFloat16 (to nearest, ties to even) or
-  // kFloat16. kUnsupported for others. Arrays do not overlap. [compute-lane]
+  // target[i] = source[i] in another type: kFloat32, kBFloat16 or kFloat16. Convert rounds between
+  // float32 and 16 bits to nearest, ties to even; kUnsupported for types that it does not know.
+  // Arrays do not overlap. [compute-lane]
   virtual Status Convert(const void* source, DType from, void* target, DType to, int64_t count,
                          Stream* stream) noexcept = 0;
   // target[i] += source[i]. [compute-lane]
@@ -81,7 +83,8 @@ class FlatMathBase : public Implements<FlatMath> {
 ENGINE_INTERFACE(Recording, Object, "engine.recording.draft/1", Launch);
 class RecordingBase : public Implements<Recording> {
  public:
-  virtual Status Launch(Stream* stream) noexcept = 0;  // [compute-lane]
+  // Queues all of it on `stream` and returns at once. [compute-lane]
+  virtual Status Launch(Stream* stream) noexcept = 0;
 };
 // Query<Accelerator> of a Device gives one, or null for a device whose memory is host memory and
 // whose work is done when the call returns. It lives as long as the device.
@@ -96,13 +99,15 @@ class AcceleratorBase : public Implements<Accelerator> {
 
   // Host memory that the device reads and writes by itself, so that a copy from or to it goes on
   // after Device::Copy has returned: such memory may not be touched until the copy is known to be
-  // done. (Other host memory that Device::Copy reads may be reused when it returns.) [setup]
+  // done. AllocateHost gives host memory that copies read and write after Copy has returned; other
+  // host memory that Device::Copy reads may be reused when it returns. [setup]
   virtual Status AllocateHost(size_t size_bytes, void** out) noexcept = 0;
   // Gives it back; null is ignored. [setup]
   virtual void FreeHost(void* memory) noexcept = 0;
 
-  // Until EndRecording, what this thread queues on `stream` is recorded and not done. Nothing may
-  // wait for the stream meanwhile. [compute-lane]
+  // Begins to record what this thread queues on `stream`, until EndRecording. What is queued on a
+  // stream while it records is not done, but by each Launch. Nothing may wait for the stream
+  // meanwhile. [compute-lane]
   virtual Status BeginRecording(Stream* stream) noexcept = 0;
   // *out = what was recorded, owned by the caller. After an error the stream is as before
   // BeginRecording. [compute-lane]

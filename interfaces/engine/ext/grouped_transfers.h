@@ -16,7 +16,7 @@ namespace engine {
 ENGINE_INTERFACE(GroupedTransfers, Interface, "engine.grouped_transfers.draft/1", SubmitGroup);
 class GroupedTransfersBase : public Implements<GroupedTransfers> {
  public:
-  // Submits `transfers` as one and returns at once: *out is done when all of them are, and fails as
+  // Returns at once. Transfers are submitted as one: *out is done when all of them are. It fails as
   // a whole when one of them does, or is not done by the earliest of their deadlines. The group has
   // one place in the order of submission, and every rank must submit the same one: as many, of the
   // same kinds and counts, in the same order.
@@ -24,9 +24,9 @@ class GroupedTransfersBase : public Implements<GroupedTransfers> {
   // Within a group there is no order: transfers may run at the same time, so what one writes no
   // other may read or write. Those with a stream have the same one. No barriers.
   //
-  // The list is read before the function returns; it may allocate. kInvalidArgument for what breaks
-  // these rules, as far as one rank can see, and for an empty list; else as
-  // Communicator::Submit. No Work is made on error. [io-lane]
+  // The list is read before the function returns; it may allocate. kInvalidArgument for an empty
+  // list and for one with a barrier; no Work is made then. The same for what else breaks these
+  // rules, as far as one rank can see; other errors are those of Communicator::Submit. [io-lane]
   virtual Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept = 0;
 
  protected:

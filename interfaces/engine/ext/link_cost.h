@@ -10,9 +10,9 @@ namespace engine {
 
 struct LinkCost {
   uint64_t struct_size = sizeof(LinkCost);
-  // A rank sends its part of a transfer in messages of at most so much, and each round of them
-  // costs a latency; of servers: what has begun to be sent, and is not interrupted by what is more
-  // urgent. 0: as one message.
+  // A rank sends messages of at most message_bytes, with header_bytes in front of each, and each
+  // round of them costs a latency; of servers: what has begun to be sent, and is not interrupted by
+  // what is more urgent. 0: as one message.
   uint64_t message_bytes = 0;
   // All-reduces of more than two ranks: up to this size each rank sends all that it has to every
   // other; above it they reduce and then gather a slice each.

@@ -12,8 +12,8 @@
 namespace engine {
 
 // Query<SavedState> of a GradientHook, Scheduler or Communicator gives one or null, the same on all
-// ranks. It lives as long as the object. A Communicator means the one of the run, not those that were
-// split from it; servers have none. All of it is called on the thread of the rank.
+// ranks. It lives as long as the object. A Communicator means the one of the run, not those that
+// were split from it; servers have none. All of it is called on the thread of the rank.
 ENGINE_INTERFACE(SavedState, Interface, "engine.saved_state.draft/1", state_version, SaveState,
                  LoadState);
 class SavedStateBase : public Implements<SavedState> {
@@ -23,18 +23,19 @@ class SavedStateBase : public Implements<SavedState> {
   virtual uint32_t state_version() const noexcept = 0;
 
   // Calls sink(context, data, size) once, before it returns, with what shall be kept of this rank,
-  // which may be nothing; `data` is copied. Between two steps or after the last one, as often as the
-  // run keeps checkpoints: all updates are done, no transfer is under way, and no call of the object.
-  // What the run does afterwards must not depend on whether it was called. An error ends the run, and
-  // the checkpoint is not written. [compute-lane]
+  // which may be nothing; `data` is copied. Between two steps or after the last one, as often as
+  // the run keeps checkpoints: all updates are done, no transfer is under way, and no call of the
+  // object. What the run does afterwards must not depend on whether it was called. An error ends
+  // the run, and the checkpoint is not written. [compute-lane]
   virtual Status SaveState(void (*sink)(void* context, const uint8_t* data, uint64_t size),
                            void* context) noexcept = 0;
 
-  // Before the first step and the first transfer of a run that goes on, after Setup or Begin: what
-  // SaveState gave on the same rank. Or on rank 0, on every rank: where the run had another number of
+  // LoadState gets what SaveState gave; what is saved then is the same again. It is called before
+  // the first step and the first transfer of a run that goes on, after Setup or Begin, with what
+  // was saved on the same rank. Or on rank 0, on every rank: where the run had another number of
   // ranks, or ranks that do not wait for each other (asynchronous servers), of which rank 0 alone
   // keeps a checkpoint. Not called when the checkpoint has none, nor on a rank in the place of one
-  // that was lost. What is saved then is the same again. `state` is valid during the call. kBadData for bytes that no SaveState makes.
+  // that was lost. `state` is valid during the call. kBadData for bytes that no SaveState makes.
   // [setup]
   virtual Status LoadState(std::span<const uint8_t> state) noexcept = 0;
 

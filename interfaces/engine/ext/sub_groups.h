@@ -16,10 +16,11 @@ constexpr int32_t kNoColor = -1;
 ENGINE_INTERFACE(SubGroups, Interface, "engine.sub_groups.draft/1", Split);
 class SubGroupsBase : public Implements<SubGroups> {
  public:
-  // *out = a communicator of the ranks that give the same `color`, >= 0; null for kNoColor. It
-  // belongs to the caller, has the options of this one and may outlive it; the Host must outlive
-  // both. Its ranks, Transfer::root among them, count from 0 in the order of `key`, and of ranks of
-  // this communicator where keys are equal; its errors name ranks as those of this one do.
+  // Split gives a communicator of the ranks with the same color, in the order of key, and none for
+  // kNoColor; kInvalidArgument, which is no failure, for another color: nothing has happened then.
+  // It belongs to the caller, has the options of this one and may outlive it; the Host must outlive
+  // both. Its ranks, Transfer::root among them, count from 0, where keys are equal in the order of
+  // this communicator; its errors name ranks as those of this one do.
   //
   // The two have nothing in common: not the order of submission, not a transfer's wait for those
   // before it, not an Abort or a failure after Split. While they work at the same time, the work of
@@ -28,8 +29,8 @@ class SubGroupsBase : public Implements<SubGroups> {
   // Collective over all ranks of this communicator, also those without a colour, and at the same
   // place in the order of submission, like a transfer; it waits for the other ranks, not for
   // transfers to end. It has the deadline of creating a communicator and the same errors, which
-  // name the first rank that has not come. An error is a failure of this communicator as well.
-  // kInvalidArgument, which is none, for another color; nothing has happened then. [io-lane]
+  // name the first rank that has not come. Such an error is a failure of this communicator as well.
+  // [io-lane]
   virtual Status Split(int32_t color, int32_t key, Communicator** out) noexcept = 0;
 
  protected:

@@ -3,10 +3,10 @@
 //
 //   local hooks -> Pack -> transfer -> Unpack -> reduced hooks, update
 //
-// What travels is a sum of gradients over targets, times train.loss_scale. The update takes the mean:
-// it divides the sum over ranks by the targets of all of them and by that scale. Neither need be what
-// it was in the step before: a last batch is short, targets are masked, a checkpoint goes on with
-// another batch or scale. So a state that keeps gradients keeps them as the mean has them, times
+// What travels is a sum of gradients over targets, times train.loss_scale. The update takes the
+// mean: it divides the sum over ranks by the targets of all of them and by that scale. Neither need
+// be what it was in the step before: a last batch is short, targets are masked, a checkpoint goes
+// on with another batch or scale. So: a state keeps gradients as the mean has them, times
 // WireCall::scale, and what goes from it to the wire is divided by the scale of that step. A format
 // without states has to do with sums alone.
 #pragma once
@@ -70,14 +70,15 @@ struct WireCall {
 ENGINE_LAYOUT(WireCall, struct_size, parameter, accumulate, name, gradient, wire, states, scale,
               offset, count, stream);
 
-// Nothing is lost for good: the mean of what arrives of one gradient tends to it over the steps, or,
-// without states, is within 1/16 of its largest element. What a step leaves is in the states and in
-// SavedState (saved_state.h) alone: a run that goes on from a checkpoint has another object.
+// Nothing is lost for good: the mean of what arrives of one gradient tends to it over the steps,
+// or, without states, is within 1/16 of its largest element. What a step leaves is in the states
+// and in SavedState alone: a run that goes on from a checkpoint has another object.
 ENGINE_INTERFACE(WireFormat, Interface, "engine.wire_format.draft/1", wire_traits, PackedBytes,
                  Pack, Unpack);
 class WireFormatBase : public Implements<WireFormat> {
  public:
-  // The same every time, as PackedBytes.
+  // Traits and PackedBytes are the same every time; there are 0 to kMaxWireStates states, which
+  // have names.
   virtual WireTraits wire_traits() const noexcept = 0;  // [setup]
 
   // kPacked: the size of what Pack makes of any span of `count` elements; follows from `count` and
@@ -85,14 +86,15 @@ class WireFormatBase : public Implements<WireFormat> {
   // it. Also called before GradientHook::Setup. [setup]
   virtual int64_t PackedBytes(int64_t count) const noexcept = 0;
 
-  // Writes `wire`, all of it, from the gradient, which stays as it is, and the states. Once per
-  // span and step. [compute-lane]
+  // Pack writes `wire`, all of it, from the gradient, which stays as it is, and the states. Once
+  // per span and step. [compute-lane]
   virtual Status Pack(const WireCall& call) noexcept = 0;
 
   // kCast: writes the gradient from the sum that arrived. kPacked: called for the bytes of one rank
-  // after the other, in the order of ranks; the first call of a span replaces the gradient, the
-  // others (`accumulate`) add to it. Every rank must come to the same bits. kBadData for bytes that
-  // no Pack makes. Writes nothing but the gradient, whatever arrives. [compute-lane]
+  // after the other, in the order of ranks. Unpack without `accumulate` replaces the gradient.
+  // Unpack with `accumulate` adds to the gradient. Every rank must come to the same bits. Unpack
+  // gives kBadData for bytes that no Pack makes, and writes nothing but the gradient.
+  // [compute-lane]
   virtual Status Unpack(const WireCall& call) noexcept = 0;
 
  protected:

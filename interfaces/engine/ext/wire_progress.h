@@ -14,8 +14,9 @@ namespace engine {
 ENGINE_INTERFACE(WireProgress, Interface, "engine.wire_progress.draft/1", bytes_moved);
 class WireProgressBase : public Implements<WireProgress> {
  public:
-  // Grows with what this rank moves, and when a rank that it waits for is seen to move something.
-  // As long as it does so no transfer is late: see Transfer::timeout_ms. [any-thread]
+  // bytes_moved() grows with what this rank moves, and never shrinks. It also grows when a rank
+  // that it waits for is seen to move something. As long as it does so no transfer is late: see
+  // Transfer::timeout_ms. Only a change counts, the unit does not. [any-thread]
   virtual uint64_t bytes_moved() const noexcept = 0;
 
  protected:

@@ -60,8 +60,8 @@ TEST(Communicator, TraitsAreCoherent) {
 
 TEST(Communicator, LeavesNoDescriptorOpen) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "Communicators come and go while a process lives: deleting one gives back its "
-           "descriptors, threads and memory.");
+           "Several may live in a process, at once and one after another: deleting one gives "
+           "back its descriptors, threads and memory.");
   const auto run_once = [] {
     {
       World world(Sizes(1, 2).back());
@@ -194,7 +194,8 @@ TEST(Communicator, ASumHasTheSameBitsOnAllRanks) {
 
 TEST(Communicator, ASumHasTheSameBitsInEveryRun) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "A reduction has one order, so that a run that is repeated has the same results.");
+           "A reduction should have one order, so that a run that is repeated has the same "
+           "results.");
   for (const int size : Sizes(1, kMaxWorld)) {
     std::vector<std::string> first(static_cast<size_t>(size));
     for (int run = 0; run < 2; ++run) {
@@ -212,8 +213,8 @@ TEST(Communicator, ASumHasTheSameBitsInEveryRun) {
 
 TEST(Communicator, OnDoneCallsExactlyOnceBeforeAndAfterTheEnd) {
   CONTRACT(MUST, "engine/communicator.h",
-           "OnDone calls back exactly once when the transfer is terminal, at once if it is "
-           "terminal already.");
+           "OnDone calls back exactly once when the transfer is terminal, also after an "
+           "error, at once if it is terminal already.");
   for (const int size : Sizes(1, 3)) {
     World world(size);
     std::vector<std::atomic<int>> early(static_cast<size_t>(size)), late(early.size());
@@ -290,7 +291,7 @@ TEST(Communicator, ReleaseGivesAWorkBack) {
 }
 
 TEST_F(CommunicatorRanks, ABarrierWaitsForEveryRank) {
-  CONTRACT(MUST, "engine/communicator.h", "kBarrier: done when every rank has submitted it.");
+  CONTRACT(MUST, "engine/communicator.h", "A barrier is done when every rank has submitted it.");
   World world(size_);
   if ((world.traits().kinds & Bit(TransferKind::kBarrier)) == 0 || !world.moves_data()) {
     GTEST_SKIP() << "traits() has no barrier, or no_op";
@@ -414,8 +415,8 @@ TEST_F(CommunicatorRanks, ATransferBehindOthersThatMoveIsNotLate) {
 
 TEST(Communicator, BrokenTransfersAreRefusedWithoutAWork) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "Submit refuses a count below 0 and a timeout_ms of 0 with kInvalidArgument and makes "
-           "no Work; that is no failure of the communicator.");
+           "Submit should refuse a count below 0 and a timeout_ms of 0 with kInvalidArgument "
+           "and make no Work; that is no failure of the communicator.");
   World world(Sizes(1, 1).front());
   RunRanks(world.size(), [&](int rank) {
     DeviceBytes data(rank, 4 * sizeof(float));
@@ -450,8 +451,8 @@ TEST(Communicator, AbortIsRemembered) {
 
 TEST_F(CommunicatorRanks, SubmitAndReleaseDoNotAllocateOnceWarm) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "Submit and Release allocate nothing once as many transfers have been under way: they "
-           "are called within a step.");
+           "Submit and Release should allocate nothing once as many transfers have been "
+           "under way: they are called within a step.");
   World world(size_);
   RunRanks(size_, [&](int rank) {
     std::deque<TransferBuffers> buffers;

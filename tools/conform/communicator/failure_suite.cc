@@ -78,8 +78,9 @@ TEST(CommunicatorFailure, AbortFailsPendingAndLaterTransfersWithTheFirstReason) 
 // A waiter that sleeps learns of an abort elsewhere.
 TEST(CommunicatorFailure, AnAbortElsewhereEndsEveryRank) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "An Abort ends the transfers that need this rank on the others, with kPeerLost and its "
-           "rank, within a second: sooner than by their deadline.");
+           "When a rank aborts or its process dies, the transfers of others that need it "
+           "should fail within a second, with kPeerLost and its rank, and not only by their "
+           "deadline.");
   const int size = OneSize(2, 3);
   World world(size);
   RankBarrier submitted(size);
@@ -136,7 +137,7 @@ TEST(CommunicatorFailure, ARankThatNeverSubmitsIsATimeout) {
 // All others name it, also those that hear of it from another rank.
 TEST(CommunicatorFailure, ATimeoutNamesTheRankThatIsMissing) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "The kTimeout of a transfer names the rank that has not moved, on every rank.");
+           "A kTimeout should name the rank that has not moved, on every rank.");
   const int size = OneSize(2, 4);
   if (size == 0) GTEST_SKIP() << "of one rank (-n 1) there is nothing to see";
   WithoutTheLastRank(size, [size](Communicator&, const Status& status) {
@@ -146,8 +147,7 @@ TEST(CommunicatorFailure, ATimeoutNamesTheRankThatIsMissing) {
 
 TEST(CommunicatorFailure, DestructionWithWorkInFlightFailsIt) {
   CONTRACT(MUST, "engine/communicator.h",
-           "A communicator that is deleted ends every pending Work, with kAborted, before its "
-           "destructor returns.");
+           "The destructor ends every pending Work, with kAborted, before it returns.");
   World world(OneSize(2, 2));
   RunRanks(1, [&](int rank) {
     std::deque<TransferBuffers> buffers;
@@ -189,7 +189,7 @@ TEST(CommunicatorFailure, CreationWithoutAllRanksFailsByItsDeadline) {
 
 TEST(CommunicatorFailure, CreationWithoutAllRanksNamesTheMissing) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "The error of a creation names the first rank that has not come.");
+           "The error of a creation should name the first rank that has not come.");
   const int missing = OneSize(2, 3) - 1;
   for (const Status& error : CreationWithoutTheLastRank()) {
     EXPECT_EQ(error.rank(), missing) << error.message();
@@ -200,8 +200,8 @@ TEST(CommunicatorFailure, CreationWithoutAllRanksNamesTheMissing) {
 // The engine keeps the order the same on all ranks; if it did not, no rank may get a wrong result.
 TEST_F(CommunicatorOrder, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResult) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "Ranks that submit different transfers at one place of the order get an error, not a "
-           "wrong result.");
+           "Ranks that submit different transfers at one place of the order should get an "
+           "error (kInvalidArgument), not a wrong result.");
   const TransferCase cases[][2] = {
       {{.count = 1000}, {.count = 1001}},
       {{.count = 1000}, {.dtype = DType::kInt32, .count = 1000}},
@@ -226,8 +226,8 @@ TEST_F(CommunicatorOrder, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResul
 // What cannot be told apart by size or kind is told apart by its key.
 TEST_F(CommunicatorOrder, DifferentKeysAreRefusedOnEveryRank) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "A communicator that sees the key of a peer refuses another with kInvalidArgument, on "
-           "every rank.");
+           "A communicator that sees the key of a peer should refuse another with "
+           "kInvalidArgument, on every rank.");
   for (const int size : Sizes(2, 3)) {
     for (const int64_t count : {1, 300007}) {
       World world(size);
@@ -247,8 +247,8 @@ TEST_F(CommunicatorOrder, DifferentKeysAreRefusedOnEveryRank) {
 
 TEST_F(CommunicatorOrder, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
   CONTRACT(SHOULD, "engine/communicator.h",
-           "A communicator that sees the key of a peer refuses another with kInvalidArgument, on "
-           "every rank.");
+           "A communicator that sees the key of a peer should refuse another with "
+           "kInvalidArgument, on every rank.");
   for (const int size : Sizes(2, 3)) {
     World world(size);
     RunRanks(size, [&](int rank) {

@@ -148,8 +148,7 @@ TEST_F(Datasets, NothingIsWrittenForNoSample) {
 }
 
 TEST_F(Datasets, ThreadsMayAskAtTheSameTime) {
-  CONTRACT(MUST, "engine/dataset.h",
-           "Fill [any-thread]: any rank may ask for any sample at any time.");
+  CONTRACT(MUST, "engine/dataset.h", "Any rank may ask for any sample at any time.");
   const auto dataset = MakeOpen();
   const auto indices = Some(*dataset, Split::kTrain);
   const Bytes expected = Fill(*dataset, Split::kTrain, 2, indices);

@@ -115,7 +115,7 @@ TEST_F(Models, BuildsAGraphForInference) {
 
 TEST_F(Models, ReturnsTheErrorsOfItsBuilder) {
   CONTRACT(MUST, "engine/model.h",
-           "Errors stay: Build returns the first one that a call of the builder gave.");
+           "Build returns the first error that a call of the builder gave.");
   const auto model = Make<Model>();
   const model::ModelRequest request = Request(true);
   for (int good_ops = 0;; ++good_ops) {

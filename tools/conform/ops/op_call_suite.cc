@@ -316,7 +316,8 @@ TEST_P(OpCalls, ChangesBuffersInTrainingAlone) {
 }
 
 TEST_P(OpCalls, AllocatesNothing) {
-  CONTRACT(SHOULD, kHeader, "After the first call, Forward and Backward allocate no memory.");
+  CONTRACT(SHOULD, kHeader,
+           "After the first call, Forward and Backward should allocate no memory.");
   if (IsNoAccelerator().empty()) GTEST_SKIP() << "the library of its device may allocate";
   ForEachCase([&](const OpCase& op_case, MadeOp& op) {
     const Problem problem = NewProblem(op_case, op);

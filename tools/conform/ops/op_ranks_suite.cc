@@ -182,8 +182,8 @@ TEST_P(OpRanks, LossesAddUp) {
 
 TEST_P(OpRanks, SamplesDoNotMix) {
   CONTRACT(SHOULD, kHeader,
-           "What becomes of a sample does not depend on others of its call, unless the op uses "
-           "replicas: else several ranks train to something else than one.");
+           "What becomes of a sample should not depend on others of its call, unless the op "
+           "uses replicas: else several ranks train to something else than one.");
   const auto uses_replicas = [&](const OpCase& op_case) {
     return Must(ops_.Make(op_case.sample)).signature.uses_replicas != 0;
   };

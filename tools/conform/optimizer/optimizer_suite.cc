@@ -106,7 +106,7 @@ TEST_F(Optimizers, GivesTheSameBitsHoweverATensorIsCut) {
 
 TEST_F(Optimizers, UpdatesManySpansAsOneAfterTheOther) {
   CONTRACT(MUST, "engine/optimizer.h",
-           "SpanUpdates::Update: the same as one Update after the other.");
+           "Updates many of them, the same as one Update after the other.");
   auto* const spans = Query<SpanUpdates>(*optimizer_);
   if (spans == nullptr || !takes_spans()) GTEST_SKIP() << "it takes one span at a time";
   for (const uint32_t seed : Seeds(5)) {
@@ -190,7 +190,8 @@ TEST_F(Optimizers, MultipliesTheGradientByItsScale) {
 
 TEST_F(Optimizers, LeavesAParameterWithoutGradientAndDecayAlone) {
   CONTRACT(SHOULD, "engine/optimizer.h",
-           "Where the gradient has always been 0, and weight_decay_scale is 0, no value changes.");
+           "Where the gradient has always been 0, and weight_decay_scale is 0, no value "
+           "should change.");
   OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
   const std::vector<float> zero(kCount, 0);
   for (uint32_t step = 1; step <= 3; ++step) {

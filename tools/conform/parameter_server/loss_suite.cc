@@ -170,8 +170,8 @@ using ServedAsyncInside = Served<kAsyncModes>;
 // It may take parameters with it, as a server is part of it: then the others end and say so.
 TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
   CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "A rank that ends because parameters were lost with another one fails with kPeerLost "
-           "and that rank.");
+           "A rank that ends because parameters were lost with another one should fail with "
+           "kPeerLost and that rank.");
   Members members(GetParam(), 3);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 16; ++key) buckets.push_back(PlainBucket(key, 1000));
@@ -210,7 +210,7 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
 
 TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
   CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "The kTimeout of a pull names the rank that has not pushed.");
+           "The kTimeout of a pull should name the rank that has not pushed.");
   Members members(GetParam(), 3);
   const auto buckets = SmallBuckets();
   ASSERT_TRUE(members.Start(buckets));

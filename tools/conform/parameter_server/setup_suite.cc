@@ -65,8 +65,8 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
 
 TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
   CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "Register refuses a key of 0, a key twice, spans that are not `count` elements and a "
-           "row that does not divide it, with kInvalidArgument.");
+           "Register should refuse a key of 0, a key twice, spans that are not `count` "
+           "elements and a row that does not divide it, with kInvalidArgument.");
   TestBucket rest = PlainBucket(31, 100);
   rest.row = 30;
   const std::vector<TestBucket> sets[] = {
@@ -180,7 +180,7 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
 TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
   CONTRACT(SHOULD, "engine/ext/parameter_server.h",
            "Calls before Register, of a bucket or state that there is not, and pushes before "
-           "BeginStep are kInvalidArgument.");
+           "BeginStep should be kInvalidArgument.");
   const TestBucket bucket = PlainBucket(31, 10);
   const ServedBucket served = bucket.Served();
   std::vector<float> data(10);
@@ -249,8 +249,8 @@ TEST_P(ServedSetup, StepsFollowEachOther) {
 
 TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
   CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "A push or pull of another key, count or dtype than registered, or of rows that do "
-           "not ascend within the bucket, is kInvalidArgument.");
+           "A push or pull of another key, count or dtype than registered, or of rows that "
+           "do not ascend within the bucket, should be kInvalidArgument.");
   const TestBucket plain = PlainBucket(31, 10), rows = PlainBucket(32, 12, 3);
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},

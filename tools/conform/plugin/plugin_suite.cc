@@ -12,7 +12,7 @@ namespace engine::conform {
 namespace {
 
 TEST(Plugin, DescribesItself) {
-  CONTRACT(SHOULD, "engine/plugin.h", "A plugin has a version and one line of doc.");
+  CONTRACT(SHOULD, "engine/plugin.h", "A plugin should have a version and one line of doc.");
   const plugins::PluginFile& file = UnderTest().plugin.file();
   EXPECT_NE(file.version, "");
   EXPECT_NE(file.doc, "");
@@ -30,7 +30,7 @@ TEST(Plugin, MakesSeveralObjects) {
 
 TEST(Plugin, HasNoExtensionThatNobodyKnows) {
   CONTRACT(MUST, "engine/abi/interface.h",
-           "Query: an extension of this object by its identifier, or nullptr.");
+           "An extension of this object by its id: a pointer to its interface, or nullptr.");
   const auto object = Make<Object>();
   for (const char* id : {"", "engine.no_such_extension/1", "engine."}) {
     EXPECT_EQ(object->Query(id, 0), nullptr) << id;
@@ -38,7 +38,7 @@ TEST(Plugin, HasNoExtensionThatNobodyKnows) {
 }
 
 TEST(Options, AreDocumented) {
-  CONTRACT(SHOULD, "engine/options.h", "Every option has one line of doc.");
+  CONTRACT(SHOULD, "engine/options.h", "Every option should have one line of `doc`.");
   for (const OptionSpec& spec : UnderTest().plugin.option_specs()) {
     EXPECT_NE(spec.doc.view(), "") << spec.scope.view() << " " << spec.name.view();
   }

@@ -34,7 +34,7 @@ TEST(Scheduler, RunsEveryTaskOnceAndOnlyWhenItIsReady) {
 }
 
 TEST(Scheduler, TakesTheSameOrderInEveryStep) {
-  CONTRACT(SHOULD, "engine/scheduler.h", "Steps with the same events have the same order.");
+  CONTRACT(SHOULD, "engine/scheduler.h", "Steps with the same events should have the same order.");
   for (const uint32_t seed : Seeds(200)) {
     SchedulerRig rig = Random(seed);
     const Trace trace = rig.Run({.timing_seed = seed, .flush_always = true});
@@ -86,7 +86,7 @@ TEST(Scheduler, DoesNotAllocateAfterTheFirstStep) {
 }
 
 TEST(Scheduler, ForgetsPendingTasksAfterAnError) {
-  CONTRACT(MUST, "engine/scheduler.h", "kError: the run is given up: forget what is pending.");
+  CONTRACT(MUST, "engine/scheduler.h", "The run is given up: forget what is pending.");
   for (const uint32_t seed : Seeds(300)) {
     SchedulerRig failing = Random(seed), fresh = Random(seed);
     const size_t stop_after = 1 + seed * 7919 % (3 * failing.graph.tasks().size());
@@ -97,7 +97,8 @@ TEST(Scheduler, ForgetsPendingTasksAfterAnError) {
 
 TEST(Scheduler, PlansNothingForAModelWithoutTrainableParameters) {
   CONTRACT(MUST, "engine/scheduler.h",
-           "The buckets cover every parameter exactly once: none has none.");
+           "Together the buckets must cover every parameter exactly once: a model without "
+           "trainable ones has none.");
   ModelSketch model;
   model.layers.resize(1);
   for (const bool global_hook : {false, true}) {
@@ -155,8 +156,7 @@ TEST(Scheduler, RanksAreAsynchronousAtServersThatDoNotWait) {
 }
 
 TEST(Scheduler, PlansATableAsABucketOfItsOwn) {
-  CONTRACT(MUST, "engine/scheduler.h",
-           "ParameterInfo::alone: the parameter must be a bucket of its own, and whole.");
+  CONTRACT(MUST, "engine/scheduler.h", "The parameter must be a bucket of its own, and whole.");
   ModelSketch model = ModelSketch::Chain({100, 1 << 20, 100, 100, 100});
   model.served = true;
   model.tables = {1, 3};
