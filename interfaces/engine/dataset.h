@@ -47,6 +47,7 @@ struct DatasetInfo {
 ENGINE_LAYOUT(DatasetInfo, struct_size, name, inputs, targets, train_samples, held_out_samples,
               digest);
 
+// Samples have numbers of their own in each part; nothing trains on those of kHeldOut.
 enum class Split : uint32_t { kTrain = 0, kHeldOut = 1 };
 
 // Samples to write. tensors[t] is memory for (indices.size(), shape of tensor t), dense, inputs
@@ -54,7 +55,7 @@ enum class Split : uint32_t { kTrain = 0, kHeldOut = 1 };
 struct FillCall {
   uint64_t struct_size = sizeof(FillCall);
   Split split = Split::kTrain;
-  uint64_t epoch = 0;
+  uint64_t epoch = 0;  // for what is random in a sample: another one may have another crop
   Span<const int64_t> indices = {};  // each in [0, samples of the split), in any order
   Span<void* const> tensors = {};
 };

@@ -15,7 +15,7 @@ struct StepScalars {
   uint64_t first_sample = 0;  // OpCall::first_sample
   uint64_t update_step = 0;   // of the updates: UpdateCall::step
   float learning_rate = 0;    // of the updates, before factors of single parameters
-  float reserved = 0;
+  float reserved = 0;         // 0
 };
 ENGINE_LAYOUT(StepScalars, step, first_sample, update_step, learning_rate, reserved);
 

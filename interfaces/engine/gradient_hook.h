@@ -40,11 +40,11 @@ ENGINE_LAYOUT(HookTraits, struct_size, stage, scope);
 struct GradientView {
   uint64_t struct_size = sizeof(GradientView);
   uint32_t parameter = 0;  // index, the same in every step; fewer than the count given to Setup
-  TextView name = {};
-  float* data = nullptr;
-  int64_t offset = 0;  // elements of the gradient before `data`; 0 for kTensor
+  TextView name = {};      // of the parameter; valid during the call
+  float* data = nullptr;   // `count` elements, the caller's
+  int64_t offset = 0;      // elements of the gradient before `data`; 0 for kTensor
   int64_t count = 0;
-  float* scale = nullptr;
+  float* scale = nullptr;  // one number; each span of a gradient may have its own
   Stream* stream = nullptr;
 };
 ENGINE_LAYOUT(GradientView, struct_size, parameter, name, data, offset, count, scale, stream);

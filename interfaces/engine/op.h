@@ -29,7 +29,7 @@ struct ParameterSpec {
   FixedString<32> name = {};  // "weight": the graph makes "<layer>.weight" of it
   Shape shape = {};
   Initializer initializer = Initializer::kZeros;
-  float scale = 0;
+  float scale = 0;       // of kNormal and kUniform; see Initializer
   uint32_t decay = 1;    // whether weight decay applies (not for biases and norms)
   uint32_t trained = 1;  // 0: a buffer that Forward itself changes while it trains (running
                          // statistics): no gradient, no optimizer; kept in checkpoints
@@ -131,9 +131,9 @@ struct OpCall {
   // helps Backward, as nobody reads such an input after Forward; Backward gets it as
   // input_grads[i].
   uint32_t gradient_in_place = 0;
-  void* saved = nullptr;
-  void* workspace = nullptr;
-  Stream* stream = nullptr;
+  void* saved = nullptr;      // OpSignature::saved_bytes, aligned to 64 bytes
+  void* workspace = nullptr;  // OpSignature::workspace_bytes, aligned to 64 bytes
+  Stream* stream = nullptr;   // what the call queues goes here; it need not wait for it
   // Random numbers are a function of seed, step, node, first_sample and the position in a sample,
   // so that they are the same for any number of ranks.
   uint64_t seed = 0;          // of the run

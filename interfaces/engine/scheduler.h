@@ -71,7 +71,7 @@ struct ParameterInfo {
   uint32_t alone = 0;  // 1: the parameter must be a bucket of its own, and whole (only some of its
                        // rows travel in a step, or it keeps parameters of two types apart)
   int64_t count = 0;   // float32 elements
-  TextView name = {};
+  TextView name = {};  // valid during Plan
 };
 ENGINE_LAYOUT(ParameterInfo, id, first_use, ready, alone, count, name);
 
@@ -141,7 +141,7 @@ struct SchedulerEvent {
   uint64_t struct_size = sizeof(SchedulerEvent);
   EventKind kind = EventKind::kStepBegin;
   uint32_t task = 0;  // kTaskReady, kTaskStarted, kTaskDone
-  uint64_t step = 0;
+  uint64_t step = 0;  // of the task: two steps may be under way
 };
 ENGINE_LAYOUT(SchedulerEvent, struct_size, kind, task, step);
 
@@ -153,7 +153,7 @@ enum class ActionKind : int32_t {
 // Returned in a register: it does not grow.
 struct Action {
   ActionKind kind = ActionKind::kHold;
-  uint32_t task = 0;
+  uint32_t task = 0;  // kRun: one of the lane that was asked
 };
 ENGINE_LAYOUT(Action, kind, task);
 
@@ -170,7 +170,7 @@ enum class TransferOrder : int32_t {
 struct SchedulerTraits {
   uint64_t struct_size = sizeof(SchedulerTraits);
   TransferOrder order = TransferOrder::kStatic;
-  uint32_t reserved = 0;
+  uint32_t reserved = 0;  // 0
 };
 ENGINE_LAYOUT(SchedulerTraits, struct_size, order, reserved);
 

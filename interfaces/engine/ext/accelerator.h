@@ -23,9 +23,9 @@ namespace engine {
 // What a FlatKernel works on: equally long arrays, single numbers, or null where it can do without.
 // Which is which, the kernel says.
 struct FlatSpan {
-  void* arrays[6] = {};  // device memory
-  int64_t count = 0;     // elements
-  float numbers[2] = {};
+  void* arrays[6] = {};   // device memory
+  int64_t count = 0;      // elements
+  float numbers[2] = {};  // of this span
 };
 ENGINE_LAYOUT(FlatSpan, arrays, count, numbers);
 

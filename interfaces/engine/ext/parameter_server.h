@@ -57,7 +57,7 @@ ENGINE_LAYOUT(ParameterTraits, struct_size, mode, staleness);
 struct ServedSpan {
   int64_t count = 0;             // elements
   float weight_decay_scale = 1;  // see UpdateCall
-  uint32_t reserved = 0;
+  uint32_t reserved = 0;         // 0
 };
 ENGINE_LAYOUT(ServedSpan, count, weight_decay_scale, reserved);
 

@@ -54,10 +54,10 @@ ENGINE_LAYOUT(WireTraits, struct_size, kind, dtype, state_count, state_names);
 // those of the first.
 struct WireCall {
   uint64_t struct_size = sizeof(WireCall);
-  uint32_t parameter = 0;  // as in GradientView
-  uint32_t accumulate = 0;
-  TextView name = {};
-  float* gradient = nullptr;
+  uint32_t parameter = 0;     // as in GradientView
+  uint32_t accumulate = 0;    // of Unpack: 1 adds to the gradient, 0 replaces it
+  TextView name = {};         // of the parameter; valid during the call
+  float* gradient = nullptr;  // `count` elements; Pack reads them
   void* wire = nullptr;  // `count` elements of the dtype, aligned to one; or, aligned to 16 bytes,
                          // PackedBytes(count) of them
   float* states[kMaxWireStates] = {};  // of the span
