@@ -122,7 +122,10 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
         tensors.push_back({name_of(memory.graph().parameters[i].name), view});
     }
   };
-  add([](const std::string& name) { return name; }, [&](int32_t i) { return memory.parameter(i); });
+  add([](const std::string& name) { return name; },
+      [&](int32_t i) {
+        return memory.graph().parameters[i].constant() ? TensorView() : memory.parameter(i);
+      });
   for (int32_t s = 0; s < traits.state_count; ++s) {
     add([&](const std::string& name) { return StateName(traits, s, name); },
         [&](int32_t i) { return executor.updates().state(i, s); });
@@ -170,7 +173,9 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
 Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
   const auto& parameters = memory.graph().parameters;
   std::set<std::string> names;
-  for (const graph::Parameter& parameter : parameters) names.insert(parameter.name);
+  for (const graph::Parameter& parameter : parameters) {
+    if (!parameter.constant()) names.insert(parameter.name);
+  }
   for (const NamedTensor& tensor : file.tensors()) {
     const bool is_state = tensor.name.starts_with(kStatePrefix) || IsRankState(tensor.name);
     if (is_state || names.contains(tensor.name)) continue;
@@ -180,10 +185,14 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const TensorView view = memory.parameter(static_cast<int32_t>(i));
-    ENGINE_ASSIGN_OR_RETURN(const TensorView stored,
-                            FindLike(file, parameters[i].name, view.shape));
+    const void* source = parameters[i].values.data();
+    if (!parameters[i].constant()) {
+      ENGINE_ASSIGN_OR_RETURN(const TensorView stored,
+                              FindLike(file, parameters[i].name, view.shape));
+      source = stored.data;
+    }
     ENGINE_RETURN_IF_ERROR(
-        memory.device().Copy(view.data, stored.data, view.size_bytes(), memory.stream()));
+        memory.device().Copy(view.data, source, view.size_bytes(), memory.stream()));
   }
   ENGINE_RETURN_IF_ERROR(memory.RefreshCopies());
   return memory.stream()->Synchronize(kCopyTimeoutMs);

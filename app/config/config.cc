@@ -6,6 +6,7 @@
 #include "app/config/discover.h"
 #include "app/config/engine.pb.h"
 #include "app/config/layers.h"
+#include "app/config/learning_rate.h"
 #include "app/config/print.h"
 #include "app/config/schema.h"
 #include "app/plugins/roles.h"
@@ -54,11 +55,10 @@ Result<proto::Config> ToProto(const Document& document) {
   return proto;
 }
 
-train::LearningRate ReadLearningRate(const proto::LearningRate& rate) {
+LearningRate ReadLearningRate(const proto::LearningRate& rate) {
   const bool cosine = rate.schedule() == proto::LearningRate::COSINE;
   return {.base = rate.base(),
-          .schedule = cosine ? train::LearningRate::Schedule::kCosine
-                             : train::LearningRate::Schedule::kConstant,
+          .schedule = cosine ? LearningRate::Schedule::kCosine : LearningRate::Schedule::kConstant,
           .warmup_steps = rate.warmup_steps(),
           .final_ratio = rate.final_ratio()};
 }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/ext/initial_values.h"
+
 namespace engine::model {
 
 using graph::Graph;
@@ -35,7 +37,7 @@ Status BrokenContract(const char* what) {
 bool CanBe(const ParameterSpec& wanted) {
   const bool rounded = wanted.dtype == DType::kBFloat16 && wanted.trained != 0;
   return plugin::CanBe(wanted.shape, DType::kFloat32) && std::isfinite(wanted.scale) &&
-         plugin::IsKnown(wanted.initializer, Initializer::kUniform) &&
+         plugin::IsKnown(wanted.initializer, Initializer::kConstant) &&
          (rounded || wanted.dtype == DType::kFloat32);
 }
 
@@ -232,7 +234,8 @@ ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted
                                .decay = wanted.decay != 0,
                                .learning_rate_scale = layer.learning_rate_scale,
                                .weight_decay_scale = layer.weight_decay_scale,
-                               .trainable = layer.trainable != 0 && wanted.trained != 0,
+                               .trainable = layer.trainable != 0 && wanted.trained != 0 &&
+                                            wanted.initializer != Initializer::kConstant,
                                .buffer = wanted.trained == 0});
   return value;
 }
@@ -352,7 +355,17 @@ Result<Graph> BuildModel(const Model& model, const ModelRequest& request,
   // The builder knows better what is wrong than who hands on what it has said.
   ENGINE_RETURN_IF_ERROR(builder.status());
   ENGINE_RETURN_IF_ERROR(built);
-  return builder.Finish();
+  ENGINE_ASSIGN_OR_RETURN(Graph graph, builder.Finish());
+  const InitialValues* const given = Query<InitialValues>(model);
+  for (graph::Parameter& parameter : graph.parameters) {
+    if (given != nullptr && given->Has(parameter.name) != 0) {
+      parameter.values.resize(static_cast<size_t>(parameter.shape.Count()));
+      ENGINE_RETURN_IF_ERROR(plugin::Answer(given->Read(parameter.name, parameter.values)));
+    } else if (parameter.constant()) {
+      return BrokenContract(("has no values for its constant '" + parameter.name + "'").c_str());
+    }
+  }
+  return graph;
 }
 
 }  // namespace engine::model

@@ -30,6 +30,7 @@ double Uniform(uint64_t key, uint64_t counter) {
 double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i) {
   switch (parameter.initializer) {
     case Initializer::kZeros:
+    case Initializer::kConstant:
       return 0;
     case Initializer::kOnes:
       return 1;
@@ -187,20 +188,20 @@ Status ModelMemory::Run(int32_t begin, int32_t end, const CallContext& context) 
   return {};
 }
 
-// `values` is host memory that is used again, so each copy is waited for.
+// Values of constants stay, for who loads all the others from a file.
 Status ModelMemory::InitializeParameters() {
-  std::vector<float> values;
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
-    const graph::Parameter& parameter = graph_.parameters[i];
-    values.resize(static_cast<size_t>(parameter.shape.Count()));
+    graph::Parameter& parameter = graph_.parameters[i];
     const uint64_t key = base::HashOf(parameter.name, seed_);
-    for (uint64_t e = 0; e < values.size(); ++e) {
-      values[e] = static_cast<float>(InitialValue(parameter, key, e));
+    for (uint64_t e = parameter.values.size(); e < static_cast<uint64_t>(parameter.shape.Count());
+         ++e) {
+      parameter.values.push_back(static_cast<float>(InitialValue(parameter, key, e)));
     }
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
-                                        values.data(), values.size() * sizeof(float),
-                                        stream_.get()));
+                                        parameter.values.data(),
+                                        parameter.values.size() * sizeof(float), stream_.get()));
     ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
+    if (!parameter.constant()) parameter.values = {};
   }
   return RefreshCopies();
 }

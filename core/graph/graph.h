@@ -31,6 +31,7 @@ struct Parameter {
   Shape shape;
   Initializer initializer = Initializer::kZeros;
   float scale = 0;
+  std::vector<float> values;  // to begin with, instead of what the initializer gives; or empty
   bool decay = true;
   float learning_rate_scale = 1;  // multiplies the rate of a step
   float weight_decay_scale = 1;   // multiplies the optimizer's, of those that have `decay`
@@ -39,6 +40,7 @@ struct Parameter {
   // statistics. It is not trainable, and kept in checkpoints like the others.
   bool buffer = false;
 
+  bool constant() const { return initializer == Initializer::kConstant; }
   // UpdateCall::weight_decay_scale.
   float DecayScale() const { return decay ? weight_decay_scale : 0; }
 };

@@ -2,10 +2,8 @@
 // Files that a run writes (checkpoints, metrics, traces) are the caller's: see TrainObserver.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <numbers>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,28 +12,6 @@
 #include "core/train/batch_source.h"
 
 namespace engine::train {
-
-struct LearningRate {
-  enum class Schedule { kConstant, kCosine };
-  double base = 0.001;
-  Schedule schedule = Schedule::kConstant;
-  int64_t warmup_steps = 0;  // linear, from 0
-  double final_ratio = 0.1;  // of the last step, as a share of `base`
-
-  // The rate of step `step` (1 .. steps): linear from 0 over the warm-up, so that step
-  // `warmup_steps` has the base rate; then constant, or half a cosine down to base * final_ratio at
-  // the last step (Loshchilov and Hutter 2017).
-  double At(int64_t step, int64_t steps) const {
-    if (step < warmup_steps) {
-      return base * static_cast<double>(step) / static_cast<double>(warmup_steps);
-    }
-    if (schedule == Schedule::kConstant) return base;
-    const auto length = static_cast<double>(std::max<int64_t>(steps - warmup_steps, 1));
-    const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / length);
-    const double cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    return base * (final_ratio + (1 - final_ratio) * cosine);
-  }
-};
 
 // Factors for the parameters whose name starts with `prefix`; the longest prefix that fits counts.
 struct ParameterGroup {
@@ -70,7 +46,8 @@ struct TrainOptions {
   RunLength length;
   // Samples of one step over all ranks, or of each rank: exactly one of the two is set.
   std::optional<int64_t> global_batch, batch_per_rank;
-  LearningRate learning_rate;
+  // Of step `step` of 1 .. steps.
+  std::function<double(int64_t step, int64_t steps)> learning_rate;
   int64_t evaluate_every = 0;       // steps; 0: only at the end; -1: never
   int64_t evaluate_samples = 0;     // at most so many; 0: all
   int64_t checkpoint_every = 0;     // steps; 0: only at the end

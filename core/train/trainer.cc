@@ -27,12 +27,13 @@ exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
           .hook_names = chosen.HookNames()};
 }
 
-Status Diverged(int64_t step, const TrainOptions& train) {
-  return Status::Error(StatusCode::kConfig,
-                       "training diverged: the loss of step %lld is not finite; lower "
-                       "train.learning_rate.base (now %g)%s or add a hook that clips gradients",
-                       static_cast<long long>(step), train.learning_rate.base,
-                       train.loss_scale > 1 ? " or train.loss_scale" : "");
+Status Diverged(const StepReport& report, const TrainOptions& train) {
+  return Status::Error(
+      StatusCode::kConfig,
+      "training diverged: the loss of step %lld is not finite; lower "
+      "train.learning_rate.base (rate now %g)%s or add a hook that clips gradients",
+      static_cast<long long>(report.step), report.learning_rate,
+      train.loss_scale > 1 ? " or train.loss_scale" : "");
 }
 
 }  // namespace
@@ -84,8 +85,7 @@ Status Trainer::MakeExecutor() {
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   options.log = rank_.log;
-  const bool gathers = rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr;
-  if (gathers) {
+  if (rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
   }
   ENGINE_ASSIGN_OR_RETURN(
@@ -159,7 +159,7 @@ Result<int64_t> Trainer::Run() {
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
-  const double rate = config_.train.learning_rate.At(step, range_.last_step);
+  const double rate = config_.train.learning_rate(step, range_.last_step);
   // By the statistics of the next step, so that it costs no flush.
   const int64_t every = config_.train.check_ranks_every;
   const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
@@ -196,7 +196,7 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
   unreported_.pop_front();
   const exec::StepStatistics& statistics = result.statistics;
   if (check_ != nullptr) ENGINE_RETURN_IF_ERROR(check_->Conclude(statistics.marks));
-  if (!std::isfinite(statistics.loss_sum)) return Diverged(report.step, config_.train);
+  if (!std::isfinite(statistics.loss_sum)) return Diverged(report, config_.train);
   const double count = std::max(statistics.count, 1.0f);
   report.loss = statistics.loss_sum / count;
   report.accuracy = statistics.correct / count;

@@ -15,6 +15,7 @@
 
 #include "engine/ext/accelerator.h"
 #include "engine/ext/grouped_transfers.h"
+#include "engine/ext/initial_values.h"
 #include "engine/ext/inner_plugins.h"
 #include "engine/ext/link_cost.h"
 #include "engine/ext/parameter_server.h"
@@ -51,9 +52,9 @@ using Structs =
 using Interfaces =
     Types<Event, Stream, Device, Host, Work, Communicator, PlanSink, Scheduler, SpanUpdates,
           Optimizer, Replicas, Op, OpLibrary, GradientHook, Dataset, ModelBuilder, Model,
-          FlatKernel, FlatMath, Recording, Accelerator, GroupedTransfers, InnerPlugins, LinkModel,
-          ParameterClient, ParameterServer, RecordedTransfers, RowTable, SavedState, SharedMemory,
-          SubGroups, WireFormat, WireProgress>;
+          FlatKernel, FlatMath, Recording, Accelerator, GroupedTransfers, InitialValues,
+          InnerPlugins, LinkModel, ParameterClient, ParameterServer, RecordedTransfers, RowTable,
+          SavedState, SharedMemory, SubGroups, WireFormat, WireProgress>;
 
 template <typename... T, typename Do>
 void ForEach(Types<T...>, Do act) {

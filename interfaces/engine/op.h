@@ -21,6 +21,9 @@ enum class Initializer : int32_t {
   kOnes = 1,
   kNormal = 2,   // mean 0, standard deviation `scale`
   kUniform = 3,  // in [-scale, scale)
+  // Of a model's own parameters: a constant (a mask, a table of positions), whose values the model
+  // gives (ext/initial_values.h). Not trained, and not kept in checkpoints.
+  kConstant = 4,
 };
 
 // A parameter that an op wants to be made for it. Parameters follow the data inputs in every list

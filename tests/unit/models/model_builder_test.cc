@@ -6,9 +6,11 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "engine/ext/initial_values.h"
 #include "kit/model.h"
 #include "tests/support/expect_status.h"
 #include "tests/unit/train/single_rank.h"
@@ -22,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kWidth = 6, kSamples = 4;
 constexpr std::array<int64_t, 2> kClasses = {4, 3};
 
-class FunctionModel final : public ModelBase {
+class FunctionModel : public ModelBase {
  public:
   using Body = std::function<Status(ModelBuilder&)>;
   explicit FunctionModel(Body body) : body_(std::move(body)) {}
@@ -152,6 +154,59 @@ TEST_F(ModelBuilderTest, LearnsFromBothTargetsAlsoInMicroBatches) {
   };
   const double whole = last_loss(1);
   EXPECT_NEAR(last_loss(2), whole, 1e-3 * whole);
+}
+
+// Gives each parameter whose name begins so its values: 0, 1, 2, ...
+class GivingModel final : public FunctionModel, public InitialValuesBase {
+ public:
+  GivingModel(Body body, std::string prefix)
+      : FunctionModel(std::move(body)), prefix_(std::move(prefix)) {}
+  void* Query(std::string_view id) noexcept override { return Offer<InitialValues>(id, this); }
+  uint32_t Has(std::string_view parameter) const noexcept override {
+    return parameter.starts_with(prefix_) ? 1 : 0;
+  }
+  Status Read(std::string_view, std::span<float> values) const noexcept override {
+    std::iota(values.begin(), values.end(), 0.0f);
+    return {};
+  }
+
+ private:
+  const std::string prefix_;
+};
+
+TEST_F(ModelBuilderTest, AModelGivesValuesAndConstantsStay) {
+  const auto with_constant = [](ModelBuilder& builder) -> Status {
+    const ParameterSpec wanted{.shape = {kClasses[0], kWidth},
+                               .initializer = Initializer::kConstant};
+    ModelValue table = 0;
+    ENGINE_RETURN_IF_ERROR(builder.Parameter("my.constant", &wanted, &table));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue x, kit::Apply(builder, "my.layer", "linear", {0},
+                                                           {kit::Int("units", kWidth)}));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue y, kit::Apply(builder, "", "tied_linear", {x, table}));
+    ENGINE_RETURN_IF_ERROR(builder.Output("y", y));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue loss,
+                            kit::Apply(builder, "", "softmax_cross_entropy", {y, ModelValue{2}}));
+    return builder.Loss(loss);
+  };
+  const model::ModelRequest request{
+      .inputs = inputs_, .targets = targets_, .max_samples = kSamples};
+  EXPECT_THAT(Build(with_constant).status().message(),
+              HasSubstr("no values for its constant 'my.constant'"));
+  const GivingModel model(with_constant, "my.");
+  auto executor =
+      ValueOf(exec::Executor::Create(ValueOf(model::BuildModel(model, request, rank_->ops())),
+                                     rank_->plugins(), rank_->ops(), nullptr, {.seed = 3}));
+  exec::ModelMemory& memory = executor->memory();
+  ASSERT_THAT(memory.InitializeParameters(), IsOk());
+  std::vector<float> expected(kClasses[0] * kWidth);
+  std::iota(expected.begin(), expected.end(), 0.0f);
+  EXPECT_EQ(Floats(memory, memory.parameter(0)), expected);
+  EXPECT_EQ(Floats(memory, memory.parameter(1)).back(), kWidth * kWidth - 1);
+  exec::StepInput step = Input(1);
+  step.others = std::span(others_).first(2);
+  ASSERT_TRUE(StepAndFlush(*executor, step).ok());
+  EXPECT_EQ(Floats(memory, memory.parameter(0)), expected) << "no update changes a constant";
+  EXPECT_NE(Floats(memory, memory.parameter(1)).back(), kWidth * kWidth - 1);
 }
 
 TEST_F(ModelBuilderTest, AGraphForInferenceHasNoTargets) {

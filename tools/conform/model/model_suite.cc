@@ -2,14 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "app/model/model_graph.h"
 #include "app/plugins/roles.h"
+#include "engine/ext/initial_values.h"
 #include "tools/conform/contract.h"
 #include "tools/conform/subject.h"
 
@@ -93,6 +96,24 @@ TEST_F(Models, BuildsTheSameGraphEveryTime) {
   EXPECT_FALSE(graph.outputs.empty());
   EXPECT_EQ(Describe(Build(*one)), Describe(graph));
   EXPECT_EQ(Describe(Build(*other)), Describe(graph));
+}
+
+TEST_F(Models, GivesTheSameValuesEveryTime) {
+  CONTRACT(
+      MUST, "engine/ext/initial_values.h",
+      "Writes all elements of a parameter that Has is 1 for, in the order of its shape; the same "
+      "on every rank.");
+  const auto one = Make<Model>(), other = Make<Model>();
+  const graph::Graph graph = Build(*one), same = Build(*other);
+  const InitialValues* const given = Query<InitialValues>(*one);
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const auto& [parameter, values] = std::tie(graph.parameters[i], graph.parameters[i].values);
+    EXPECT_EQ(values, same.parameters[i].values) << parameter.name;
+    if (values.empty()) continue;
+    std::vector<float> again(values.size(), NAN);
+    Must(given->Read(parameter.name, again));
+    EXPECT_EQ(again, values) << parameter.name << ": an element that is not written";
+  }
 }
 
 TEST_F(Models, BuildsAGraphForInference) {
