@@ -135,7 +135,9 @@ ENGINE_LAYOUT(OpCall, struct_size, inputs, outputs, output_grads, input_grads, a
               gradient_in_place, saved, workspace, stream, seed, step, node, first_sample, replicas,
               scalars);
 
-// One node of a graph. Deterministic for a fixed number of threads.
+// One node of a graph. Deterministic for a fixed number of threads. After the first call Forward and
+// Backward should allocate no memory for data, which is what OpCall::workspace is for; a library
+// below may allocate what it needs for itself.
 ENGINE_INTERFACE(Op, Object, "engine.op.draft/1", Infer, Forward, Backward);
 class OpBase : public Implements<Op> {
  public:
