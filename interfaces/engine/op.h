@@ -163,7 +163,8 @@ ENGINE_LAYOUT(OpCall, struct_size, inputs, outputs, output_grads, input_grads, a
 // Forward writes outputs, saved bytes, workspace and, while it trains, buffers; Backward writes
 // gradients of inputs and workspace. All else stays as it is. Forward writes every element of the
 // outputs, Backward of the gradients; what they read of memory that nobody has written, nothing
-// depends on. After the first call, Forward and Backward should allocate no memory.
+// depends on. After the first call Forward and Backward should allocate no memory for data, which is
+// what OpCall::workspace is for: together at most 1 KiB by operator new.
 ENGINE_INTERFACE(Op, Object, "engine.op.draft/1", Infer, Forward, Backward);
 class OpBase : public Implements<Op> {
  public:

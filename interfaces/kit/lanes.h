@@ -71,7 +71,7 @@ class Lanes {
 
   // The transfer of a lane that is late first, and the one that runs.
   struct Oldest {
-    Transfer transfer;
+    Transfer transfer = {};
     Clock::time_point due = Clock::time_point::max();    // if nothing moves; max: there is none
     Clock::time_point begun = Clock::time_point::max();  // the one that runs
     Progress::Place place;

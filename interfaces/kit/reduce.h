@@ -40,8 +40,11 @@ struct KernelTable {
   }
 };
 
-// `out` may be one of the inputs, element by element, which hinders no vectorisation.
+// `out` may be one of the inputs, element by element, which hinders no vectorisation. clang warns of
+// a loop that it does not vectorise, as below -O3.
 #if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
 #define ENGINE_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define ENGINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
@@ -165,6 +168,9 @@ constexpr KernelTable kTableOf = {{{Loops<Formats, Sum>::kKernels, Loops<Formats
 
 }  // namespace
 }  // namespace internal
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
 
 namespace {  // NOLINT(google-build-namespaces): see above
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "parallel.h"
 #include "simd.h"
@@ -342,8 +343,12 @@ void ConvWeightPass::AddTaps(const Call& call, const Chunk& chunk, const Taps& t
       .columns = std::min(kPanelColumns, output_.channels - taps.channel),
       .sum = sum,
   };
-  std::stable_sort(std::begin(product.loops), std::end(product.loops),
-                   [](const PositionLoop& a, const PositionLoop& b) { return a.count < b.count; });
+  // Not std::stable_sort, which allocates.
+  for (const int i : {0, 1, 0}) {
+    if (product.loops[i + 1].count < product.loops[i].count) {
+      std::swap(product.loops[i], product.loops[i + 1]);
+    }
+  }
   AddOuterProducts(product);
 }
 

@@ -5,10 +5,11 @@
 
 namespace {
 
-thread_local uint64_t allocations = 0;
+thread_local engine::conform::AllocationCounter::Sum allocated;
 
 void* AllocateOrNull(size_t size, size_t alignment) noexcept {
-  ++allocations;
+  ++allocated.calls;
+  allocated.bytes += size;
   // aligned_alloc wants a multiple of the alignment.
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
@@ -75,8 +76,8 @@ void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
 
 namespace engine::conform {
 
-uint64_t AllocationCounter::Total() noexcept {
-  return allocations;
+AllocationCounter::Sum AllocationCounter::Total() noexcept {
+  return allocated;
 }
 
 }  // namespace engine::conform

@@ -34,7 +34,7 @@ const std::vector<Suite>& Suites() {
       {"scheduler", "Scheduler", {kScheduler}},
       {"communicator", "Communicator:CommunicatorRanks", {kCommunicator}},
       {"communicator_failure",
-       "CommunicatorFailure:CommunicatorOrder",
+       "CommunicatorFailure:CommunicatorOrder:CommunicatorKeys",
        {kCommunicator},
        NothingFails},
       {"communicator_process", "CommunicatorProcess", {kCommunicator}, NoProcesses},

@@ -18,7 +18,7 @@ cd "$work/new"
 for kind in communicator scheduler optimizer ops hook dataset model; do
   "$build/bin/engine" plugins new "new_$kind" --kind "$kind"
 done
-cmake -S "$project" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER="$compiler" \
-  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wno-missing-field-initializers -Werror $flags" \
+cmake -S "$project" -B "$work/build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER="$compiler" \
+  -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror $flags" \
   -DCMAKE_PREFIX_PATH="$work/prefix" -DNEW="$work/new" -DENGINE_PLUGIN_OUTPUT_DIR="$work/plugins"
 cmake --build "$work/build" -j2

@@ -315,14 +315,18 @@ TEST_P(OpCalls, ChangesBuffersInTrainingAlone) {
   });
 }
 
-TEST_P(OpCalls, AllocatesNothing) {
+// oneDNN allocates some 200 bytes for the threads of a product.
+constexpr uint64_t kMostAllocatedBytes = 1024;
+
+TEST_P(OpCalls, AllocatesNoMemoryForData) {
   CONTRACT(SHOULD, kHeader,
-           "After the first call, Forward and Backward should allocate no memory.");
+           "After the first call Forward and Backward should allocate no memory for data, which is "
+           "what OpCall::workspace is for: together at most 1 KiB by operator new.");
   if (IsNoAccelerator().empty()) GTEST_SKIP() << "the library of its device may allocate";
   ForEachCase([&](const OpCase& op_case, MadeOp& op) {
     const Problem problem = NewProblem(op_case, op);
     Run(op, problem);
-    EXPECT_EQ(Run(op, problem).allocations, 0u);
+    EXPECT_LE(Run(op, problem).allocated_bytes, kMostAllocatedBytes);
   });
 }
 

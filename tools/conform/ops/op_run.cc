@@ -301,7 +301,7 @@ void OpRun::Watch(uint32_t pass) {
   {
     const AllocationCounter allocations;
     result_.status = pass == kForward ? op_.op->Forward(call) : op_.op->Backward(call);
-    result_.allocations += allocations.count();
+    result_.allocated_bytes += allocations.bytes();
   }
   if (result_.status.ok()) result_.status = memory_->stream()->Synchronize(kDeviceTimeoutMs);
   if (result_.status.ok()) result_.status = memory_->Fault();

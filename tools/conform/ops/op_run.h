@@ -90,7 +90,7 @@ struct RunResult {
   std::vector<std::vector<float>> parameters;
   std::vector<std::string> overruns;  // "Forward wrote beside output 0"
   std::vector<std::string> changes;   // "Backward changed input 1"
-  uint64_t allocations = 0;           // of operator new, on this thread, in all calls
+  uint64_t allocated_bytes = 0;       // by operator new, on this thread, in all calls
 
   std::vector<float> AllOutputs() const;
 };

@@ -37,7 +37,7 @@ TEST(BadOps, EachFaultIsFoundByItsTest) {
                   "RepeatsItself/drifts", "BackwardReadsWhatItSays/reads_undeclared",
                   "RandomNumbersAreThoseOfTheBatch/random_by_rank", "SamplesDoNotMix/mixes_samples",
                   "TakesUnwantedGradients/ignores_unwanted", "AcceptsInputs/refuses_silently",
-                  "AllocatesNothing/allocates", "AcceptsInputs/picky"));
+                  "AllocatesNoMemoryForData/allocates", "AcceptsInputs/picky"));
 }
 
 TEST(BadOps, WhatTheSearchDoesNotFindIsNamed) {
