@@ -70,7 +70,7 @@ TEST_F(Join, RankZeroThatHangsWhenTheOthersHaveLeftEnds) {
 }
 
 TEST_F(Join, AStoppedRankIsNamed) {
-  StartRanks("wait --liveness-ms 1500", 3);
+  StartRanks("miss 1 --liveness-ms 1500", 3);
   ProbeProcess& stopped = StartedProcess(1);
   for (size_t rank : {0u, 1u, 2u}) StartedProcess(rank).ReadLines("pid ", 1);
   kill(stopped.pid(), SIGSTOP);
