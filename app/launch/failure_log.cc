@@ -7,6 +7,14 @@
 
 namespace engine::launch {
 
+Status Reported(const Status& status, int member) {
+  if (status.rank() == base::kNobody) return status.WithRank(member);
+  const bool misses =
+      status.code() == StatusCode::kTimeout || status.code() == StatusCode::kPeerLost;
+  if (!misses || member == base::kNobody || member == status.rank()) return status;
+  return status.WithContext("reported by %s", base::MemberName(member).c_str());
+}
+
 Status AbortReason(const Status& cause) {
   StatusCode code =
       cause.code() == StatusCode::kPeerLost ? StatusCode::kPeerLost : StatusCode::kAborted;
@@ -20,8 +28,7 @@ void FailureLog::AddReport(int member, const Status& status) {
   Weight weight = Weight::kPrimary;
   if (status.code() == StatusCode::kInterrupted) weight = Weight::kInterrupted;
   if (base::IsSecondary(status.code())) weight = Weight::kSecondary;
-  Status blamed = status.rank() != base::kNobody ? status : status.WithRank(member);
-  entries_.push_back({member, weight, blamed, ExitCode(status.code())});
+  entries_.push_back({member, weight, Reported(status, member), ExitCode(status.code())});
 }
 
 void FailureLog::AddLoss(int member, const Status& status, int exit_code) {

@@ -9,6 +9,10 @@
 
 namespace engine::launch {
 
+// What `member` says, as all read it: it blames a member, and names who has waited for that one in
+// vain or lost it.
+Status Reported(const Status& status, int member);
+
 // What the AbortSignal of the other members is raised with when `cause` ends the run: secondary,
 // so that one that returns it is not taken for the cause.
 Status AbortReason(const Status& cause);
@@ -18,8 +22,7 @@ Status AbortReason(const Status& cause);
 // is explained by what that one says of itself later. Of one thread.
 class FailureLog {
  public:
-  // What `member` (or -1: the launcher) says of itself. Whom the status blames, if anyone, stays
-  // blamed.
+  // What `member` (or -1: the launcher) says of itself, or of whom the status blames.
   void AddReport(int member, const Status& status);
   // What was seen of a member that could not speak: primary, but for kAborted (we ended it). How one
   // ended that had already said why it fails counts for nothing.

@@ -129,16 +129,14 @@ LaunchOutcome JoinElsewhere(const LaunchPlan& plan, const LaunchOptions& options
     status = process.Run(std::move(*socket), identity, body);
   }
   if (status.ok()) return {};
+  // As the store knows it, if it does: all members say the same of one run.
   const Status cause = process.cause();
-  const bool of_another = !cause.ok() && base::IsSecondary(status.code());
   FailureLog failures;
-  failures.AddReport(identity.member, of_another ? cause : status);
+  if (!cause.ok()) failures.AddReport(base::kNobody, cause);
+  failures.AddReport(identity.member, status);
   LaunchOutcome outcome = failures.Outcome(process.stop_requested());
-  if (of_another) {
-    outcome.status = AbortReason(cause).WithRank(identity.member);
-  } else if (server && status.code() == StatusCode::kRendezvous) {
-    outcome.status = status;  // before it is one of the members nobody else is to blame
-  }
+  // Before it is one of the members nobody else is to blame.
+  if (server && status.code() == StatusCode::kRendezvous) outcome.status = status;
   return outcome;
 }
 

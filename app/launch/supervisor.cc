@@ -158,7 +158,7 @@ void Supervisor::Fail(int member, const Status& status) {
   failures_.AddReport(member, status);
   // After a request to stop, kInterrupted is how a member leaves; the others finish their step.
   if (status.code() == StatusCode::kInterrupted && stop_signal_ != 0) return;
-  End(status.rank() != base::kNobody ? status : status.WithRank(member));
+  End(Reported(status, member));
 }
 
 void Supervisor::End(const Status& cause) {

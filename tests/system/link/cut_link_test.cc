@@ -90,15 +90,15 @@ TEST_P(CutLink, BothSidesEndInTimeAndNameWhomTheyLost) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin,
             std::chrono::milliseconds(kTimeoutMs + 2000 + 1000));
   for (int rank = 0; rank < kRanks; ++rank) {
-    const std::string lost = host != 0 ? std::to_string(host) : rank == 0 ? "[12]" : "0";
-    const bool sees_it = rank == 0 || rank == host || host == 0;
-    EXPECT_THAT(ranks[rank]->output(),
-                ::testing::ContainsRegex(rank == 0  ? "rank " + lost + ": it gave no sign of life"
-                                         : !sees_it ? "rank " + lost + " failed: it gave no sign"
-                                                    : "lost rank 0 at 10.0.0.1:29500, which gave "
-                                                      "no sign of life"));
+    const std::string lost = host != 0 ? std::to_string(host) : "[12]";
+    const bool cut_off = rank != 0 && (rank == host || host == 0);
+    EXPECT_THAT(
+        ranks[rank]->output(),
+        ::testing::ContainsRegex(cut_off ? "engine: rank 0: reported by rank .: .*lost rank 0 at "
+                                           "10.0.0.1:29500, which gave no sign of life"
+                                         : "engine: rank " + lost + ": it gave no sign of life"));
     // 202: a member is silent. 200: this one has lost the store of the run.
-    EXPECT_EQ(codes[rank], rank == 0 || !sees_it ? 202 : 200) << ranks[rank]->output();
+    EXPECT_EQ(codes[rank], cut_off ? 200 : 202) << ranks[rank]->output();
   }
 }
 
@@ -122,19 +122,15 @@ TEST_F(CutLinkTest, ALinkThatComesBackInTimeEndsNothing) {
 
 class SlowLink : public CutLinkTest, public ::testing::WithParamInterface<const char*> {};
 
-// 2 Mbit/s carry the parameters in 13 s and more, and the gradients in another 13 s. What moves is
-// seen by the part, and one takes 0.4 s.
+// 2 Mbit/s carry the parameters in 11.3 s, and the gradients in another 11.3 s. What moves is seen by
+// the part, and one takes 0.4 s.
 TEST_P(SlowLink, TransfersThatTakeLongerThanTheTimeoutAreNoFailure) {
-  constexpr int kUnits = 900, kTimeoutMs = 2000;
+  constexpr int kUnits = 800, kTimeoutMs = 1000;
   Make({.hosts = 2, .rate = "2mbit", .burst_bytes = 8 << 10, .limit_bytes = 64 << 10});
   const auto begin = std::chrono::steady_clock::now();
   Ranks ranks = Start(GetParam(), kUnits, "1", kTimeoutMs);
-  for (auto& rank : ranks) {
-    int code = -1;
-    for (int waits = 0; code == -1 && waits < 4; ++waits) code = rank->Wait();
-    EXPECT_EQ(code, 0) << rank->output();
-  }
-  // So long that every deadline of the engine has passed: 5 s more for a transfer, 10 for a call.
+  for (auto& rank : ranks) EXPECT_EQ(rank->Wait(), 0) << rank->output();
+  // So long that every deadline of a transfer has passed (core/exec/submitter.cc).
   EXPECT_GT(std::chrono::steady_clock::now() - begin,
             std::chrono::milliseconds(2 * (kTimeoutMs + 10000)));
   EXPECT_THAT(ranks[0]->output(), HasSubstr("step 1/1"));

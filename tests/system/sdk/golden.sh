@@ -34,8 +34,7 @@ done
 for file in "$golden"/libengine_lion_*.so; do
   plugin=$(basename "$file" .so)
   plugin=${plugin#libengine_}
-  "$engine" run --plugin-path "$golden" --plugins "$plugin" --launcher none --set train.steps=5 -q \
-    --set "data.text.path=\"$here/../../../docs\"" \
+  "$engine" run "$golden/golden_ops.pbtxt" -q --launcher none --plugin-path "$golden" --plugins "$plugin" \
     --set "output.checkpoint=\"$work/$plugin.st\""
 done
 python3 "$here/same_tensors.py" "$work"/lion_*.st

@@ -61,7 +61,7 @@ TEST(FailureLog, ATimeoutIsExplainedByTheOneThatWasWaitedFor) {
     failures.AddReport(1, Error(StatusCode::kTimeout, "waits for 0").WithRank(0));
     if (blamed == 2) failures.AddReport(1, hangs);
     failures.AddReport(2, Error(StatusCode::kAborted, "of another"));
-    ExpectOutcome(failures, {blamed, 202, "waits"});
+    ExpectOutcome(failures, {blamed, 202, blamed == 2 ? "reported by rank 0: waits" : "waits"});
     failures.AddReport(2, hangs);
     ExpectOutcome(failures, {2, 202, "plugin 'x' has not returned"});
   }
@@ -79,7 +79,7 @@ TEST(FailureLog, ALossIsPrimaryWhateverItsCode) {
 TEST(FailureLog, ASecondaryFailureIsBetterThanNothing) {
   FailureLog failures;
   failures.AddReport(0, Error(StatusCode::kPeerLost, "lost rank 1").WithRank(1));
-  ExpectOutcome(failures, {1, 200, "lost rank 1"});  // whom the status blames, not who says it
+  ExpectOutcome(failures, {1, 200, "reported by rank 0: lost rank 1"});
 }
 
 TEST(FailureLog, InterruptedExitsWithTheSignal) {
