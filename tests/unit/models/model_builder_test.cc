@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "kit/model.h"
