@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "bench/collectives/format.h"
 #include "bench/collectives/sweep.h"

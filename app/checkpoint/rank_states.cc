@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <exception>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "core/base/call_watch.h"

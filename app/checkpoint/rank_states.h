@@ -3,7 +3,6 @@
 // (engine/ext/saved_state.h). Parameters and states of the optimizer are one for all ranks.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "app/cli/crash_handler.h"
 
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>

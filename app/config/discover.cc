@@ -1,7 +1,6 @@
 #include "app/config/discover.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "app/config/engine.pb.h"

@@ -3,7 +3,6 @@
 #include <google/protobuf/io/tokenizer.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "app/config/override.h"
 #include "app/config/parse_error.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "app/plugins/option_value.h"

@@ -4,7 +4,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "app/config/engine.pb.h"
 #include "app/plugins/words.h"

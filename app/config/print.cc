@@ -2,7 +2,6 @@
 
 #include <google/protobuf/text_format.h>
 
-#include <string_view>
 #include <utility>
 
 namespace engine::config {

@@ -2,8 +2,6 @@
 
 #include <google/protobuf/descriptor.pb.h>
 
-#include <utility>
-
 #include "app/config/engine.pb.h"
 #include "app/plugins/option_value.h"
 

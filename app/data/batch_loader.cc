@@ -13,7 +13,6 @@
 #include <mutex>
 #include <new>
 #include <stop_token>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -19,7 +19,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace engine::plugins {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "app/plugins/option_value.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <string>
 #include <utility>
 
 #include "app/plugins/option_value.h"

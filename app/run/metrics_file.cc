@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 namespace engine::run {
 

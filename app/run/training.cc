@@ -1,8 +1,6 @@
 #include "app/run/training.h"
 
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/rank_states.h"

@@ -13,7 +13,6 @@
 
 #include "app/checkpoint/atomic_file.h"
 #include "core/base/clock.h"
-#include "tools/trace/trace_format.h"
 
 namespace engine::run {
 namespace {

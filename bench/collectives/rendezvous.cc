@@ -3,8 +3,6 @@
 #include <string_view>
 #include <utility>
 
-#include "app/launch/stop_signals.h"
-
 namespace engine::bench {
 namespace {
 

@@ -11,20 +11,14 @@
 
 #include "app/launch/exit_code.h"
 #include "app/launch/server_key.h"
+#include "app/plugins/words.h"
 #include "bench/link/linked_ranks.h"
 #include "bench/training/traced_steps.h"
-#include "tools/trace/trace_format.h"
 
 namespace engine::bench {
 namespace {
 
 constexpr int64_t kDefaultSpans = 65536;  // of output.trace_spans
-
-std::string JoinWords(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
-  return text;
-}
 
 // The last line that says something.
 std::string LastLine(const std::string& path) {
@@ -105,7 +99,7 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
   }
   AddPluginFolders(request, side, &arguments);
   if (!side.plugins.empty()) {
-    arguments.insert(arguments.end(), {"--plugins", JoinWords(side.plugins)});
+    arguments.insert(arguments.end(), {"--plugins", plugins::Join(side.plugins, ",")});
   }
   for (const auto& overrides : {request.overrides, side.overrides, MeasuringOverrides(steps)}) {
     for (const std::string& override : overrides) {

@@ -1,7 +1,6 @@
 #include "bench/training/traced_steps.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "tools/trace/step_figures.h"
 

@@ -1,12 +1,8 @@
 // clip_norm: scales all gradients of a step down together when their common L2 norm exceeds
 // max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013).
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <new>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "device_clip_norm.h"
 #include "engine/plugin.h"
@@ -39,22 +35,9 @@ ENGINE_TARGET_CLONES double SumOfSquares(const float* data, int64_t count) noexc
   return sum;
 }
 
-class ClipNorm final : public GradientHookBase {
+class ClipNorm final : public GlobalHook {
  public:
   explicit ClipNorm(const Options& options) noexcept : max_norm_(options.Float("max_norm")) {}
-
-  HookTraits traits() const noexcept override {
-    return {.stage = HookStage::kReduced, .scope = HookScope::kGlobal};
-  }
-
-  Status Setup(uint32_t parameter_count) noexcept override {
-    try {
-      seen_.reserve(parameter_count);
-    } catch (const std::bad_alloc&) {
-      return NoMemory();
-    }
-    return {};
-  }
 
   Status BeginStep(uint64_t step) noexcept override {
     step_ = step;
@@ -64,7 +47,6 @@ class ClipNorm final : public GradientHookBase {
     return {};
   }
 
-  // Every step shows the same spans, so that only the first one needs memory for them.
   Status Observe(const GradientView& gradient) noexcept override {
     const double scale = *gradient.scale;
     const double square = SumOfSquares(gradient.data, gradient.count) * (scale * scale);
@@ -76,12 +58,7 @@ class ClipNorm final : public GradientHookBase {
           static_cast<int>(gradient.name.size()), gradient.name.data(),
           static_cast<unsigned long long>(step_));
     }
-    try {
-      seen_.push_back({gradient.parameter, gradient.offset, square});
-    } catch (const std::bad_alloc&) {
-      return NoMemory();
-    }
-    return {};
+    return See(gradient, square);
   }
 
   std::span<float> Observed() noexcept override {
@@ -100,31 +77,15 @@ class ClipNorm final : public GradientHookBase {
   }
 
  private:
-  struct Seen {
-    uint32_t parameter = 0;
-    int64_t offset = 0;
-    double square = 0;  // of the L2 norm of the span
-  };
-
   // The square of a norm exceeds the range of float32 long before the norm does. So the first
   // number holds sums below kLarge, the second one larger sums in buckets of kLargeBucket: enough for
   // 2^32 elements of the largest float32.
   static constexpr double kLarge = 0x1p64;
   static constexpr double kLargeBucket = 0x1p160;
 
-  static Status NoMemory() noexcept {
-    return Status::Error(StatusCode::kResourceExhausted,
-                         "clip_norm has no memory for the norms of the gradients");
-  }
-
-  // Added up by place, so that the order of Observe does not matter: transfers end in another order
-  // on each rank, and their factors must not differ.
   double SumOfSeen() noexcept {
-    std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) {
-      return std::pair(a.parameter, a.offset) < std::pair(b.parameter, b.offset);
-    });
     double sum = 0;
-    for (const Seen& span : seen_) sum += span.square;
+    for (const Seen& span : SeenByPlace()) sum += span.square;
     return sum;
   }
 
@@ -137,7 +98,6 @@ class ClipNorm final : public GradientHookBase {
   }
 
   const double max_norm_;
-  std::vector<Seen> seen_;  // in this step
   float shared_sums_[2] = {};
   bool sums_are_shared_ = false;  // in this step: shared_sums_ is of all ranks
   double factor_ = -1;            // of this step; negative until it is known

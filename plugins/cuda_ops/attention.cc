@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
-#include <span>
 
 #include "cuda_op.h"
 #include "cudnn_attention.h"

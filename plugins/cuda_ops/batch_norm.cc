@@ -16,8 +16,6 @@
 // The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 #include "kernels/batch_norm.h"
 
-#include <span>
-
 #include "cuda_op.h"
 #include "kit/image_op_shapes.h"
 

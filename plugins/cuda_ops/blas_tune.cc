@@ -12,7 +12,6 @@
 #include <limits>
 #include <memory>
 #include <sstream>
-#include <utility>
 
 namespace engine::cuda_ops {
 namespace {

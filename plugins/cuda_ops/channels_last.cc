@@ -2,7 +2,6 @@
 // to (B, product of the rest), for which all are positions of one channel. With one channel the
 // result is another shape for the same memory, but a float32 batch of a bfloat16 run is rounded on
 // the way.
-#include <span>
 
 #include "cuda_op.h"
 #include "kernels/channels.h"

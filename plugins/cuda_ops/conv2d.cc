@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <span>
 
 #include "cuda_op.h"
 #include "cudnn_convolution.h"

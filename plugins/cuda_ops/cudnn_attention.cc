@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <limits>
 #include <new>
-#include <utility>
 
 namespace engine::cuda_ops {
 namespace {

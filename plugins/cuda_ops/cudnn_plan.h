@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <vector>
 
 #include "cudnn_graph.h"
 #include "cudnn_library.h"

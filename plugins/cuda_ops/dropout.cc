@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "cuda_op.h"
 #include "engine/ext/accelerator.h"

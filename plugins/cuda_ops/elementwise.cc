@@ -1,7 +1,6 @@
 // relu, gelu, tanh: y = f(x). add, accumulate: y = a + b.
 #include "kernels/elementwise.h"
 
-#include <span>
 #include <string_view>
 
 #include "cuda_op.h"

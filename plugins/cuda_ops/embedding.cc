@@ -1,7 +1,6 @@
 // y[b, t] = weight[token[b, t]] (+ positions[t]).
 #include "kernels/embedding.h"
 
-#include <span>
 #include <string_view>
 
 #include "cuda_op.h"

@@ -3,8 +3,6 @@
 // layer_norm of that. Saved for backward: mean and 1 / deviation of each row.
 #include "kernels/layer_norm.h"
 
-#include <span>
-
 #include "cuda_op.h"
 #include "kernels/channels.h"
 

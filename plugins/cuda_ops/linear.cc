@@ -5,7 +5,6 @@
 // In bfloat16 an x in float32 (the batch itself) is rounded first; the copy is saved.
 #include <algorithm>
 #include <functional>
-#include <span>
 #include <utility>
 
 #include "blas.h"

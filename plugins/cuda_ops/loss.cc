@@ -4,8 +4,6 @@
 // but for its factor when it knows the loss, and writes it.
 #include "kernels/loss.h"
 
-#include <span>
-
 #include "cuda_op.h"
 
 namespace engine::cuda_ops {

@@ -4,8 +4,6 @@
 // are the one window of a plane of one row. Saved for backward of max_pool: the tap of each output.
 #include "kernels/pool.h"
 
-#include <span>
-
 #include "cuda_op.h"
 #include "kit/image_op_shapes.h"
 

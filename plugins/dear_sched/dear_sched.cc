@@ -5,7 +5,6 @@
 // side. With servers pushes and pulls take the places of the two halves.
 #include <cstdint>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "engine/plugin.h"

@@ -1,7 +1,6 @@
 // fifo_sched: sends each gradient as soon as it is ready, in the order in which gradients become
 // ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last bucket.
 #include <cstdint>
-#include <span>
 
 #include "engine/plugin.h"
 #include "kit/bucket_planner.h"

@@ -19,7 +19,6 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // needed first.
 #include <algorithm>
 #include <cstdint>
-#include <span>
 #include <tuple>
 #include <vector>
 

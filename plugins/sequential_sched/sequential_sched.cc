@@ -2,7 +2,6 @@
 // a step takes F + B + C. The baseline of every comparison and the oracle of every parity test.
 // With servers everything is pushed, then everything is pulled: F + B + C of each direction.
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "engine/plugin.h"

@@ -35,7 +35,7 @@ ENGINE_TARGET_CLONES void Descend(const Coefficients& c, int64_t count,
   }
 }
 
-ENGINE_TARGET_CLONES void DescendWithMomentum(const Coefficients& c, int64_t count,
+ENGINE_TARGET_CLONES void DescendWithMomentum(const Coefficients& c, bool nesterov, int64_t count,
                                               const float* __restrict gradient,
                                               float* __restrict buffer,
                                               float* __restrict value) noexcept {
@@ -43,19 +43,7 @@ ENGINE_TARGET_CLONES void DescendWithMomentum(const Coefficients& c, int64_t cou
     const float g = gradient[i] * c.gradient_scale + c.weight_decay * value[i];
     const float b = c.momentum * buffer[i] + g;
     buffer[i] = b;
-    value[i] -= c.learning_rate * b;
-  }
-}
-
-ENGINE_TARGET_CLONES void DescendWithNesterov(const Coefficients& c, int64_t count,
-                                              const float* __restrict gradient,
-                                              float* __restrict buffer,
-                                              float* __restrict value) noexcept {
-  for (int64_t i = 0; i < count; ++i) {
-    const float g = gradient[i] * c.gradient_scale + c.weight_decay * value[i];
-    const float b = c.momentum * buffer[i] + g;
-    buffer[i] = b;
-    value[i] -= c.learning_rate * (g + c.momentum * b);
+    value[i] -= c.learning_rate * (nesterov ? g + c.momentum * b : b);
   }
 }
 
@@ -95,10 +83,8 @@ class Sgd final : public OptimizerBase, public SpanUpdatesBase {
                          .weight_decay = weight_decay_ * call.weight_decay_scale};
     if (momentum_ == 0) {
       Descend(c, call.count, call.gradient, call.value);
-    } else if (nesterov_) {
-      DescendWithNesterov(c, call.count, call.gradient, call.states[0], call.value);
     } else {
-      DescendWithMomentum(c, call.count, call.gradient, call.states[0], call.value);
+      DescendWithMomentum(c, nesterov_, call.count, call.gradient, call.states[0], call.value);
     }
     return {};
   }

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "request_data.h"
-#include "wire.h"
 #include "worker.h"
 
 namespace engine::zmq_ps {

@@ -1,11 +1,9 @@
 #include "communicator.h"
 
-#include <string_view>
 #include <utility>
 
 #include "kit/communicator.h"
 #include "kit/lanes.h"
-#include "rendezvous.h"
 #include "wire.h"
 
 namespace engine::zmq_ps {

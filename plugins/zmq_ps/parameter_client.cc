@@ -7,8 +7,6 @@
 #include <cinttypes>
 #include <cmath>
 #include <exception>
-#include <span>
-#include <utility>
 
 #include "served_spec.h"
 #include "wire.h"

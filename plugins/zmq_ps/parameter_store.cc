@@ -9,9 +9,7 @@
 #include "parameter_store.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstring>
-#include <memory>
 
 #include "wire.h"
 

@@ -6,8 +6,6 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "wire.h"
-
 namespace engine::zmq_ps {
 namespace {
 

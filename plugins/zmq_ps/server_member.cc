@@ -1,6 +1,5 @@
 #include "server_member.h"
 
-#include <string_view>
 #include <utility>
 
 namespace engine::zmq_ps {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "flow.h"
 #include "keys.h"

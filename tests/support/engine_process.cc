@@ -1,6 +1,5 @@
 #include "tests/support/engine_process.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "app/checkpoint/safetensors.h"
 #include "app/launch/launch.h"

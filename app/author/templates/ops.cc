@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "engine/plugin.h"

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 
 #include "engine/plugin.h"
 #include "kit/bucket_planner.h"

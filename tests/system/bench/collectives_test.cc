@@ -66,16 +66,17 @@ TEST_F(BenchCollectives, ComparesTwo) {
 }
 
 TEST_F(BenchCollectives, NamesAWrongResult) {
-  const Outcome outcome =
-      Bench("--a tcp --max-bytes 1K --factor 16 --format csv --b " ENGINE_TEST_WRONG_COMM);
+  const Outcome outcome = Bench(
+      "--a tcp --max-bytes 1K --factor 16 --format csv --b-set mode=last --b " ENGINE_TEST_FAULTY);
   EXPECT_EQ(outcome.exit_code, 79);
   EXPECT_THAT(outcome.err,
-              AllOf(HasSubstr("communicator 'wrong_comm' (B) gives wrong results: all-reduce of "
-                              "1024 bytes out-of-place: element 255 of rank 0 is"),
+              AllOf(HasSubstr("communicator 'faulty_communicator' (B) gives wrong results: "
+                              "all-reduce of 1024 bytes out-of-place: element 255 of rank 0 is"),
                     HasSubstr("instead of")));
   // Wrong sizes have no times, right ones have.
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("B,wrong_comm,all-reduce,2,1024,256,in-place,0,"),
-                                 Not(HasSubstr("B,wrong_comm,all-reduce,2,64,16,in-place,0,"))));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("B,faulty_communicator,all-reduce,2,1024,256,in-place,0,"),
+                    Not(HasSubstr("B,faulty_communicator,all-reduce,2,64,16,in-place,0,"))));
 }
 
 TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {

@@ -332,6 +332,7 @@ class FaultyCommunicator final : public Faulty<Communicator> {
       for (size_t i = 0; i < count; ++i) sum[i] += numbers[i];
     }
     if (Is("drift") && count > 16) sum[0] += 50;
+    if (Is("last") && count > 16) sum.back() += 50;
     std::memcpy(transfer.recv, sum.data(), count * sizeof(float));
     return {};
   }

@@ -1,5 +1,4 @@
 // Runs that end before their time; tests/system/train/kill_matrix_test.cc has the rest.
-#include <chrono>
 #include <string>
 
 #include "tests/system/cli/cli_test.h"

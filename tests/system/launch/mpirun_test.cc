@@ -1,6 +1,5 @@
 // The real Open MPI launcher.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,6 +1,5 @@
 // Layers that are not trained.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -24,7 +24,7 @@ class InnerTest : public RunTest {
                                        std::vector<std::string> more = {},
                                        const std::string& scheduler = "priority_sched") {
     more.push_back(Plugins(communicator, scheduler));
-    more.push_back("plugin_path=" ENGINE_TEST_INNER_FOLDER);
+    more.push_back("plugin_path=" ENGINE_TEST_FIXTURES);
     return more;
   }
   std::vector<std::string> Recorded(const std::string& inner) const {

@@ -103,7 +103,7 @@ TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
   }
 }
 
-#ifdef ENGINE_TEST_SERVERS
+#ifdef ENGINE_TEST_ZMQ_PS
 TEST_F(MicroBatches, ServersUpdateAsRanksDo) {
   for (const bool sparse : {false, true}) {
     const std::string gpt = Gpt(sparse ? "tied: false" : "");

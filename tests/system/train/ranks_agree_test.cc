@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using RanksAgree = RunTest;
 
-const std::string kOddRank = ENGINE_TEST_ODD_FOLDER "/libengine_odd_rank.so";
+const std::string kOddRank = ENGINE_TEST_FIXTURES "/libengine_odd_rank.so";
 
 Training TrainOdd(int ranks, std::vector<std::string> more) {
   more.push_back("odd_rank.parameter=linear2.weight");
@@ -138,13 +138,13 @@ TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToBegin) {
 }
 
 TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {
-  const Training run = TrainWithThreads(
-      "seed: 3 model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_ODD_FOLDER
-      "\" data { prefetch: 0 odd_data { pause_ms: 1500 } }\n"
-      "train { steps: 2 global_batch: 8 learning_rate { base: 0.1 } }\n"
-      "communication { timeout_ms: 700 } cpu_ops { threads: 1 }\n"
-      "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n",
-      2);
+  const Training run =
+      TrainWithThreads("seed: 3 model { mlp { hidden: [4] } } plugin_path: \"" ENGINE_TEST_FIXTURES
+                       "\" data { prefetch: 0 odd_data { pause_ms: 1500 } }\n"
+                       "train { steps: 2 global_batch: 8 learning_rate { base: 0.1 } }\n"
+                       "communication { timeout_ms: 700 } cpu_ops { threads: 1 }\n"
+                       "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n",
+                       2);
   EXPECT_EQ(run.evaluations.size(), 1u);
 }
 

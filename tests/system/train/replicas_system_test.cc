@@ -141,7 +141,7 @@ TEST_F(ReplicasSystem, WithoutCommunicationRanksTrainOnTheirOwn) {
   EXPECT_EQ(run.losses.size(), 6u);
 }
 
-#ifdef ENGINE_TEST_SERVERS
+#ifdef ENGINE_TEST_ZMQ_PS
 TEST_F(ReplicasSystem, ServersOfAnyKindEqualOneRank) {
   const Training one = TrainAlone(kReplicaNet);
   for (const std::string& scheduler : kSchedulers) {

@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 
 using Resume = RunTest;
 
-const std::string kMeanNorm = Plugins("tcp", "priority_sched", "sgd",
-                                      "," ENGINE_TEST_RESUME_FOLDER "/libengine_mean_norm.so");
+const std::string kMeanNorm =
+    Plugins("tcp", "priority_sched", "sgd", "," ENGINE_TEST_FIXTURES "/libengine_mean_norm.so");
 
 TEST_F(Resume, TwentyStepsAreTenAndTenMoreToTheBit) {
   const std::pair<int, std::vector<std::string>> cases[] = {
@@ -71,7 +71,7 @@ TEST_F(Resume, WithoutAConfigurationTheCommandTakesThatOfTheCheckpoint) {
   folder_.Write("mlp.pbtxt", kMlp);
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(),
-                     {"run", "-q", "-n", "2", "--plugin-path", ENGINE_TEST_RESUME_FOLDER});
+                     {"run", "-q", "-n", "2", "--plugin-path", ENGINE_TEST_FIXTURES});
     const Outcome outcome = Engine(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return outcome.err;

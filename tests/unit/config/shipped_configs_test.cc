@@ -1,7 +1,6 @@
 // The files in configs/ against the plugins of this repository.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "engine/abi/interface.h"
 #include "engine/ext/wire_progress.h"

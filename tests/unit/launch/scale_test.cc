@@ -7,7 +7,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "app/launch/agree.h"
 #include "app/launch/endpoint.h"

@@ -1,5 +1,4 @@
 // Bounds on the size and shape of the sources, and words that they may not use.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,9 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include <array>
 #include <thread>
-#include <utility>
 
 #include "app/plugins/catalog.h"
 #include "app/plugins/option_value.h"

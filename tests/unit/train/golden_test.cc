@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "app/checkpoint/safetensors.h"
-#include "tests/unit/train/single_rank.h"
-#include "tests/unit/train/values_on_device.h"
+#include "tests/support/expect_status.h"
+#include "tests/unit/train/golden_run.h"
 
 namespace engine::test {
 namespace {
@@ -104,46 +103,10 @@ std::string ConfigOf(const Recipe& recipe, const char* scheduler) {
          OpsUnderTest() + "\"" + recipe.hooks + "]\n";
 }
 
-// A model with the initial parameters of its file, and the one batch of that file.
-class Golden {
+class Golden : public GoldenRun {
  public:
   Status Open(const Recipe& recipe, const char* scheduler = "priority_sched") {
-    ENGINE_ASSIGN_OR_RETURN(file_, checkpoint::SafetensorsFile::Open(
-                                       GoldenFile(std::string(recipe.model) + ".safetensors")));
-    ENGINE_ASSIGN_OR_RETURN(rank_, SingleRank::Make(ConfigOf(recipe, scheduler)));
-    const ModelInputs& inputs = ModelOf(recipe.model).inputs;
-    samples_ = inputs.max_samples;
-    ENGINE_ASSIGN_OR_RETURN(executor_, rank_->MakeExecutor(inputs));
-    for (size_t i = 0; i < memory().graph().parameters.size(); ++i) {
-      const TensorView view = memory().parameter(static_cast<int32_t>(i));
-      const TensorView initial = Stored("initial." + memory().graph().parameters[i].name);
-      EXPECT_TRUE(initial.shape == view.shape) << memory().graph().parameters[i].name;
-      ENGINE_RETURN_IF_ERROR(SetParameter(memory(), static_cast<int32_t>(i), initial));
-    }
-    return {};
-  }
-
-  exec::ModelMemory& memory() { return executor_->memory(); }
-
-  TensorView Stored(const std::string& name) const {
-    const auto found = file_->Find(name);
-    EXPECT_TRUE(found.ok()) << found.status().message();
-    return found.ok() ? *found : TensorView{};
-  }
-
-  Status SetBatch() {
-    return memory().SetBatch(Stored("input").data, Stored("target").i32(), samples_);
-  }
-
-  // The mean loss before the update.
-  double Step(uint64_t step, float learning_rate) {
-    const auto result = StepAndFlush(*executor_, {.input = Stored("input").data,
-                                                  .target = Stored("target").i32(),
-                                                  .samples = samples_,
-                                                  .step = step,
-                                                  .learning_rate = learning_rate});
-    EXPECT_TRUE(result.ok()) << result.status().message();
-    return result.ok() ? result->loss_sum / result->count : NAN;
+    return GoldenRun::Open(recipe.model, ConfigOf(recipe, scheduler), ModelOf(recipe.model).inputs);
   }
 
   // Of the mean gradient of the last step, before clipping.
@@ -157,21 +120,15 @@ class Golden {
     return std::sqrt(sum);
   }
 
-  bool Has(const std::string& key) const { return file_->metadata().contains(key); }
+  bool Has(const std::string& key) const { return file().metadata().contains(key); }
 
   // The numbers of metadata `key`, which are float64.
   std::vector<double> Numbers(const std::string& key) const {
     std::vector<double> numbers;
-    std::istringstream list(file_->metadata().at(key));
+    std::istringstream list(file().metadata().at(key));
     for (std::string text; std::getline(list, text, ',');) numbers.push_back(std::stod(text));
     return numbers;
   }
-
- private:
-  std::unique_ptr<checkpoint::SafetensorsFile> file_;
-  std::unique_ptr<SingleRank> rank_;
-  std::unique_ptr<exec::Executor> executor_;
-  int64_t samples_ = 0;
 };
 
 class GoldenModel : public ::testing::TestWithParam<Recipe> {
@@ -192,8 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, GoldenModel, ::testing::ValuesIn(kRecipes), Na
 TEST_P(GoldenModel, LogitsAndLoss) {
   const Tolerances tolerances = TolerancesUnderTest();
   Golden golden;
-  const Status opened = golden.Open(GetParam());
-  ASSERT_TRUE(opened.ok()) << opened.message();
+  ASSERT_THAT(golden.Open(GetParam()), IsOk());
   ASSERT_TRUE(golden.SetBatch().ok());
   ASSERT_TRUE(golden.memory().RunForward().ok());
   ExpectNear(Floats(golden.memory(), golden.memory().logits()), golden.Stored("logits"), 1,
@@ -206,8 +162,7 @@ TEST_P(GoldenModel, LogitsAndLoss) {
 
 TEST_P(GoldenModel, EachGradient) {
   Golden golden;
-  const Status opened = golden.Open(GetParam());
-  ASSERT_TRUE(opened.ok()) << opened.message();
+  ASSERT_THAT(golden.Open(GetParam()), IsOk());
   golden.Step(1, 0);
   const exec::ModelMemory& memory = golden.memory();
   const double mean = 1.0 / StatisticsIn(memory).count;
@@ -223,8 +178,7 @@ TEST_P(GoldenModel, TenStepsOfTraining) {
   const Tolerances tolerances = TolerancesUnderTest();
   for (const char* scheduler : {"priority_sched", "fifo_sched"}) {
     Golden golden;
-    const Status opened = golden.Open(recipe, scheduler);
-    ASSERT_TRUE(opened.ok()) << opened.message();
+    ASSERT_THAT(golden.Open(recipe, scheduler), IsOk());
     const std::vector<double> losses = golden.Numbers(std::string("losses.") + recipe.name);
     ASSERT_EQ(losses.size(), 10u);
     std::vector<double> norms;

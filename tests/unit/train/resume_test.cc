@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <vector>
 
 #include "app/run/run_length.h"
 #include "tests/support/expect_status.h"

@@ -1,8 +1,6 @@
 // Servers and workers in one process, on loopback, without a Host.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <memory>
 #include <mutex>

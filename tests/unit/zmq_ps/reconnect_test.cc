@@ -1,6 +1,5 @@
 // Connections that break in the middle of transfers cost time and nothing else; those that fall
 // silent are noticed.
-#include <gmock/gmock.h>
 
 #include "breaking_proxy.h"
 #include "training.h"

@@ -2,7 +2,6 @@
 // out.
 #include <array>
 #include <chrono>
-#include <string>
 #include <thread>
 
 #include "engine/plugin.h"
