@@ -68,15 +68,15 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> batches,
                           data_.Batches({.global_batch = samples}));
-  const auto rate = static_cast<float>(config().train.learning_rate.base);
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
-    const auto result = executor->Step({.input = batch->input,
-                                        .target = batch->target,
-                                        .others = batch->others,
-                                        .samples = batch->samples,
-                                        .step = static_cast<uint64_t>(step),
-                                        .learning_rate = rate});
+    const auto result = executor->Step(
+        {.input = batch->input,
+         .target = batch->target,
+         .others = batch->others,
+         .samples = batch->samples,
+         .step = static_cast<uint64_t>(step),
+         .learning_rate = static_cast<float>(config().train.learning_rate(step, steps))});
     if (!result.ok()) return result.status();
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
