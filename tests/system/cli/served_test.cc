@@ -46,7 +46,7 @@ TEST_F(Served, AServerWhoseRunIsGoneSaysSo) {
   const std::string at = "127.0.0.1:" + std::to_string(FreePort());
   auto server = Start("serve " + at + " --index 0 -q");
   auto process = StartLongRun("--plugins zmq_ps,priority_sched -n 2 --servers 1 --serve-at " + at +
-                              " --set communication.timeout_ms=2000");
+                              " --set communication.timeout_ms=1500");
   kill(process->pid(), SIGSTOP);
   EXPECT_THAT(Refusal(server->Wait(), 200), HasSubstr("lost the run at " + at));
   kill(process->pid(), SIGCONT);
