@@ -37,7 +37,7 @@ const plugin::OwnedOption& Option(const std::vector<plugin::OwnedOption>& option
 TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
   const auto config = ValueOf(Load(Good()));
   EXPECT_EQ(config.run().train.length.steps, 10);
-  EXPECT_EQ(config.run().train.learning_rate.base, 0.001);
+  EXPECT_EQ(config.run().train.learning_rate(1, 10), 0.001);
   const plugin::PluginSelection& plugins = config.plugins();
   EXPECT_EQ(plugins.model.entry.name, "mlp");
   EXPECT_THAT(Option(plugins.model.options, "hidden").integers, ElementsAre(16, 8));
@@ -180,7 +180,8 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
   EXPECT_EQ(run.seed, 8u) << "the last one counts";
   EXPECT_FALSE(run.data.shuffle);
   EXPECT_THAT(Option(run.plugins.model.options, "hidden").integers, ElementsAre(3, 4, 5));
-  EXPECT_EQ(run.train.learning_rate.schedule, train::LearningRate::Schedule::kCosine);
+  EXPECT_NEAR(run.train.learning_rate(100, 100), 0.1 * run.train.learning_rate(1, 100), 1e-6)
+      << "COSINE";
   EXPECT_EQ(config.output().checkpoint, "a b.safetensors");
   EXPECT_EQ(config.output().metrics, "quoted");
   EXPECT_EQ(config.plugins().optimizer.entry.name, "plain_opt");
@@ -251,7 +252,7 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
     for (const bool origins : {false, true}) {
       const auto again = ValueOf(Load(config.Print(origins)));
       EXPECT_EQ(again.Print(false), config.Print(false));
-      EXPECT_EQ(again.run().train.learning_rate.base, 1e-300);
+      EXPECT_EQ(again.run().train.learning_rate(1, 10), 1e-300);
       EXPECT_EQ(again.plugins().model.entry.name, config.plugins().model.entry.name);
       if (again.plugins().model.entry.name != "net") continue;
       const auto& list = *Option(again.plugins().model.options, "layer").layers;
