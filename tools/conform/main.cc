@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ struct Flags {
   std::string json;  // "-": to standard output
   bool badge = false;
   int timeout_s = 60;
+  command::PluginFlags plugins;
   launch::LaunchFlags launch;
   // Of a child:
   bool child = false;
@@ -61,13 +63,14 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("file", flags->file, "The library, libengine_NAME.so")
       ->required()
       ->type_name("FILE");
-  app->add_option("--set", flags->set, "An option of the plugin; can be repeated")
-      ->type_name("KEY=VALUE")
+  app->add_option("--set", flags->set, "An option of the plugin, or of NAME that is inside of it")
+      ->type_name("[NAME.]KEY=VALUE")
       ->allow_extra_args(false);
   app->add_option("--with", flags->with,
                   "Another plugin that the suites may use, such as the ops whose device ranks get")
       ->type_name("FILE")
       ->allow_extra_args(false);
+  command::AddPluginFolders(app, "--plugin-path", &flags->plugins.folders);
   app->add_option(
          "--inputs", flags->inputs,
          "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
@@ -100,21 +103,6 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--skip", flags->skip)->group("")->allow_extra_args(false);
 }
 
-// "NAME.KEY=VALUE" of --set is for the plugin of that name, "KEY=VALUE" for the one that is judged.
-Status SetOptions(const std::vector<std::string>& arguments, Subject* subject) {
-  for (const std::string& argument : arguments) {
-    PluginUnderTest* of = &subject->plugin;
-    for (PluginUnderTest& other : subject->others) {
-      if (argument.starts_with(other.name() + ".")) of = &other;
-    }
-    ENGINE_RETURN_IF_ERROR(of->Set(argument));
-  }
-  ENGINE_RETURN_IF_ERROR(subject->plugin.CheckRequired());
-  for (const PluginUnderTest& other : subject->others)
-    ENGINE_RETURN_IF_ERROR(other.CheckRequired());
-  return {};
-}
-
 Result<Subject> ReadSubject(const Flags& flags) {
   ENGINE_ASSIGN_OR_RETURN(PluginUnderTest plugin, PluginUnderTest::Load(flags.file));
   Subject subject{.plugin = std::move(plugin), .ranks = flags.ranks, .seed = flags.seed};
@@ -127,7 +115,10 @@ Result<Subject> ReadSubject(const Flags& flags) {
     ENGINE_ASSIGN_OR_RETURN(PluginUnderTest other, PluginUnderTest::Load(file));
     subject.others.push_back(std::move(other));
   }
-  ENGINE_RETURN_IF_ERROR(SetOptions(flags.set, &subject));
+  command::Environment environment{.variables = Environment()};
+  environment.binary_folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  ENGINE_ASSIGN_OR_RETURN(const auto folders, command::PluginFolders(flags.plugins, environment));
+  ENGINE_RETURN_IF_ERROR(subject.SetOptions(flags.set, folders));
   return subject;
 }
 
@@ -199,6 +190,7 @@ std::vector<std::string> GivenAgain(const Flags& flags) {
   const std::pair<const char*, const std::vector<std::string>*> given[] = {
       {"--set", &flags.set},
       {"--with", &flags.with},
+      {"--plugin-path", &flags.plugins.folders},
       {"--inputs", &flags.inputs},
       {"--custom-gradient", &flags.custom_gradients}};
   std::vector<std::string> words;
