@@ -41,6 +41,7 @@ const std::vector<Suite>& Suites() {
       {"shared_memory", "SharedMemory", {kCommunicator}, NoSharedMemory},
       {"grouped_transfers", "GroupedTransfers", {kCommunicator}, NoGroupedTransfers},
       {"sub_groups", "SubGroups", {kCommunicator}, NoSubGroups},
+      {"recorded_transfers", "RecordedTransfers", {kCommunicator}, NoRecordedTransfers},
       {"wire_progress", "WireProgress", {kCommunicator}, NoWireProgress},
       {"link_cost", "LinkCost", {kCommunicator}, NoLinkCost},
       {"parameter_server", "Of/Served*", {kCommunicator}, NoParameterServer},

@@ -4,8 +4,10 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/ext/accelerator.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"
+#include "engine/ext/recorded_transfers.h"
 #include "engine/ext/shared_memory.h"
 #include "engine/ext/sub_groups.h"
 #include "engine/ext/wire_progress.h"
@@ -36,6 +38,12 @@ std::string NoGroupedTransfers() {
 }
 std::string NoSubGroups() {
   return NotOffered(1, SubGroups::kId);
+}
+std::string NoRecordedTransfers() {
+  const std::string why = NotOffered(1, RecordedTransfers::kId);
+  Device* const device = DeviceOfRank(0);
+  if (!why.empty() || (device != nullptr && Query<Accelerator>(*device) != nullptr)) return why;
+  return "it needs --with ops that bring an accelerator";
 }
 std::string NoWireProgress() {
   return NotOffered(2, WireProgress::kId);

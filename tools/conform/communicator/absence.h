@@ -10,6 +10,7 @@ std::string NoProcesses();
 std::string NoSharedMemory();
 std::string NoGroupedTransfers();
 std::string NoSubGroups();
+std::string NoRecordedTransfers();
 std::string NoWireProgress();
 std::string NoLinkCost();
 std::string NoParameterServer();

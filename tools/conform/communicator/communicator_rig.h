@@ -123,6 +123,7 @@ class TransferBuffers {
   const TransferCase& transfer_case() const { return case_; }
   // Reports the first wrong element.
   ::testing::AssertionResult Check() const;
+  std::vector<uint8_t> Received() const { return received().Get(); }
 
  private:
   // In place one of the two holds both.

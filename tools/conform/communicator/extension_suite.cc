@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/ext/accelerator.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"
+#include "engine/ext/recorded_transfers.h"
 #include "engine/ext/shared_memory.h"
 #include "engine/ext/sub_groups.h"
 #include "engine/ext/wire_progress.h"
@@ -139,6 +141,47 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
       sum.Fill();
       EXPECT_OK(SubmitAndWait(*whole, sum.MakeTransfer(0)));
       EXPECT_TRUE(sum.Check());
+    });
+  }
+}
+
+TEST(RecordedTransfers, AreCarriedOutByEveryLaunch) {
+  CONTRACT(MUST, "engine/ext/recorded_transfers.h",
+           "A transfer that is submitted while its stream is recorded is part of the recording, "
+           "with what waits for it by WaitStream; every launch carries it out. Its Work is done at "
+           "once for the host.");
+  for (const int size : Sizes(1, 2)) {
+    World world(size);
+    RunRanks(size, [&](int rank) {
+      Of<RecordedTransfers>(world.rank(rank));
+      Device& device = *DeviceOfRank(rank);
+      auto& accelerator = *Query<Accelerator>(device);
+      Stream* stream = nullptr;
+      Must(device.CreateStream(&stream));
+      const std::unique_ptr<Stream> owned(stream);
+      TransferBuffers buffers({.count = 5000, .in_place = true}, rank, size);
+      ExpectRight(world, rank, buffers, 0);
+      DeviceBytes copy(rank, 5000 * sizeof(float));
+      Transfer transfer = buffers.MakeTransfer(1);
+      transfer.stream = stream;
+      Must(accelerator.BeginRecording(stream));
+      Work* const work = MustSubmit(world.rank(rank), transfer);
+      EXPECT_OK(work->WaitStream(stream));
+      EXPECT_OK(work->WaitHost(5000));
+      work->Release();
+      Must(device.Copy(copy.data(), transfer.recv, copy.size(), stream));
+      Recording* recording = nullptr;
+      Must(accelerator.EndRecording(stream, &recording));
+      const std::unique_ptr<Recording> launches(recording);
+      for (int launch = 0; launch < 3; ++launch) {
+        buffers.Fill();
+        Must(recording->Launch(stream));
+        Must(stream->Synchronize(kWaitMs));
+        EXPECT_TRUE(buffers.Check());
+        const std::vector<uint8_t> sums = buffers.Received(), copied = copy.Get();
+        EXPECT_TRUE(std::ranges::equal(copied, std::span(sums).first(copied.size())));
+        copy.Set(std::vector<uint8_t>(copy.size()));
+      }
     });
   }
 }
