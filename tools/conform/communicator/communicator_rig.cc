@@ -107,15 +107,7 @@ World::World(const PluginUnderTest& plugin, int world_size, int64_t rendezvous_t
                                                           *context_, &device_, nullptr);
     return;
   }
-  const auto table = std::make_shared<MemoryStoreTable>();
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankInfo info{.rank = rank,
-                        .world_size = world_size,
-                        .local_rank = rank,
-                        .local_world_size = world_size,
-                        .rendezvous_timeout_ms = rendezvous_timeout_ms};
-    memory_hosts_.push_back(std::make_unique<MemoryHost>(info, table, DeviceOfRank(rank)));
-  }
+  memory_hosts_ = MakeMemoryHosts(world_size, DeviceOfRank, rendezvous_timeout_ms);
 }
 
 World::World(int world_size, const OptionValues::Overrides& options)
@@ -294,6 +286,19 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   Must(communicator.Submit(transfer, &work));
   EXPECT_NE(work, nullptr);
   return work;
+}
+
+Status ExpectRefused(Communicator& communicator, const Transfer& transfer) {
+  Work* work = nullptr;
+  const Status status = communicator.Submit(transfer, &work);
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(work, nullptr);
+  return status;
+}
+
+void ExpectDone(Work* work) {
+  EXPECT_OK(work->WaitHost(kWaitMs));
+  work->Release();
 }
 
 namespace {

@@ -149,6 +149,10 @@ void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequ
 
 // Submits `transfer`; a failure that leaves the test when that is refused.
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
+// Submits it, which fails so and makes no Work.
+Status ExpectRefused(Communicator& communicator, const Transfer& transfer);
+// Waits for a Work that succeeds, and releases it.
+void ExpectDone(Work* work);
 
 // A rank that is a process of its own: it all-reduces, several buffers at a time, some of them in
 // shared memory where the communicator offers that, until something fails.

@@ -306,8 +306,7 @@ TEST_F(CommunicatorRanks, ABarrierWaitsForEveryRank) {
         (void)looked.Await(other);
       }
     }
-    EXPECT_OK(work->WaitHost(kWaitMs));
-    work->Release();
+    ExpectDone(work);
   });
 }
 
@@ -381,10 +380,7 @@ TEST_F(CommunicatorRanks, AQueuedTransferHasNotStarted) {
       EXPECT_EQ(works.back()->started_ns(), 0);
       looked.Arrive(0);
     }
-    for (Work* work : works) {
-      EXPECT_OK(work->WaitHost(kWaitMs));
-      work->Release();
-    }
+    for (Work* work : works) ExpectDone(work);
   });
 }
 
@@ -405,10 +401,7 @@ TEST_F(CommunicatorRanks, ATransferBehindOthersThatMoveIsNotLate) {
       transfer.timeout_ms = 1000;
       works.push_back(MustSubmit(world.rank(rank), transfer));
     }
-    for (Work* work : works) {
-      EXPECT_OK(work->WaitHost(kWaitMs));
-      work->Release();
-    }
+    for (Work* work : works) ExpectDone(work);
   });
 }
 
@@ -425,9 +418,7 @@ TEST(Communicator, BrokenTransfersAreRefusedWithoutAWork) {
     negative.count = -1;
     impatient.timeout_ms = 0;
     for (const Transfer& broken : {negative, impatient}) {
-      Work* work = nullptr;
-      EXPECT_EQ(world.rank(rank).Submit(broken, &work).code(), StatusCode::kInvalidArgument);
-      EXPECT_EQ(work, nullptr);
+      EXPECT_EQ(ExpectRefused(world.rank(rank), broken).code(), StatusCode::kInvalidArgument);
     }
     EXPECT_OK(SubmitAndWait(world.rank(rank), valid));
   });
@@ -439,10 +430,7 @@ TEST(Communicator, AbortIsRemembered) {
   World world(Sizes(1, 1).front());
   RunRanks(world.size(), [&](int rank) {
     world.rank(rank).Abort(Status::Error(StatusCode::kStorage, "the disk is full"));
-    Work* work = nullptr;
-    const Status status = world.rank(rank).Submit({.kind = TransferKind::kBarrier}, &work);
-    EXPECT_FALSE(status.ok());
-    EXPECT_EQ(work, nullptr);
+    const Status status = ExpectRefused(world.rank(rank), {.kind = TransferKind::kBarrier});
     const bool of_another = world.size() > 1 && status.code() == StatusCode::kPeerLost;
     EXPECT_TRUE(of_another || status.message() == std::string("the disk is full"));
   });

@@ -80,8 +80,7 @@ TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
         }
         Work* work = nullptr;
         ASSERT_OK(Of<GroupedTransfers>(world.rank(rank)).SubmitGroup(transfers, &work));
-        EXPECT_OK(work->WaitHost(kWaitMs));
-        work->Release();
+        ExpectDone(work);
         for (const TransferBuffers& one : buffers) ASSERT_TRUE(one.Check());
       }
     });
@@ -167,8 +166,7 @@ TEST(RecordedTransfers, AreCarriedOutByEveryLaunch) {
       Must(accelerator.BeginRecording(stream));
       Work* const work = MustSubmit(world.rank(rank), transfer);
       EXPECT_OK(work->WaitStream(stream));
-      EXPECT_OK(work->WaitHost(5000));
-      work->Release();
+      ExpectDone(work);
       Must(device.Copy(copy.data(), transfer.recv, copy.size(), stream));
       Recording* recording = nullptr;
       Must(accelerator.EndRecording(stream, &recording));

@@ -92,16 +92,13 @@ TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
     const uint64_t first_step = choice.states == 1 ? 1 : 101;
     const History history(buckets, choice, ranks, first_step);
     Members members(GetParam(), ranks, choice);
-    ASSERT_TRUE(members.Start(buckets));
+    members.Start(buckets);
     RunRanks(ranks, [&](int rank) { Train(members, rank, buckets, history, first_step); });
     if (HasFailure()) return;
-    std::vector<float> got;
     for (size_t u = 0; u < buckets.size(); ++u) {
-      ASSERT_OK(members.Load(ranks - 1, buckets[u], -1, &got));
-      EXPECT_TRUE(SameBits(got, history.value(u, kSteps - 1)));
-      for (size_t s = 0; s < history.states(u).size(); ++s) {
-        ASSERT_OK(members.Load(ranks - 1, buckets[u], static_cast<int32_t>(s), &got));
-        EXPECT_TRUE(SameBits(got, history.states(u)[s])) << choice.states << " states, state " << s;
+      members.ExpectLoaded(ranks - 1, buckets[u], -1, history.value(u, kSteps - 1));
+      for (int32_t s = 0; s < choice.states; ++s) {
+        members.ExpectLoaded(ranks - 1, buckets[u], s, history.states(u)[static_cast<size_t>(s)]);
       }
     }
   }
@@ -112,8 +109,7 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
            "kSync: a pull of step t waits for the update of step t, of all ranks.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const auto buckets = SmallBuckets();
-  ASSERT_TRUE(members.Start(buckets));
+  const auto buckets = members.Start(SmallBuckets());
   ReferenceBucket reference(buckets[0], OptimizerChoice{}.Make());
   for (uint64_t step = 1; step <= 3; ++step) {
     std::vector<std::vector<float>> pulled(kRanks);
@@ -141,8 +137,7 @@ TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
   CONTRACT(MUST, "engine/ext/parameter_server.h",
            "kSync: Load has the whole of the step of the last BeginStep.");
   Members members(GetParam(), 2);
-  const TestBucket bucket = PlainBucket(31, 100);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(31, 100)})[0];
   ASSERT_OK(members.Begin(0, 1));
   ASSERT_OK(members.Push(0, bucket, bucket.Filled(1)));
   std::vector<float> loaded, expected = bucket.Values();
@@ -161,7 +156,7 @@ TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
   Members members(GetParam(), 2);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 12; ++key) buckets.push_back(PlainBucket(key, 50000));
-  ASSERT_TRUE(members.Start(buckets));
+  members.Start(buckets);
   std::vector<float> value;
   for (uint64_t step = 1; step <= 2; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -185,7 +180,7 @@ TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const History history(buckets, choice, 1, 1);
     Members members(GetParam(), 1, choice);
-    ASSERT_TRUE(members.Start(buckets));
+    members.Start(buckets);
     Train(members, 0, buckets, history, 1);
   }
 }
@@ -195,8 +190,7 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
            "kBounded, kAsync: a pull has the own push and every push that has ended before.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const TestBucket bucket = PlainBucket(31, 5000);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(31, 5000)})[0];
   ReferenceBucket reference(bucket, OptimizerChoice{}.Make());
   std::vector<float> got;
   for (uint64_t step = 1; step <= 4; ++step) {
@@ -207,8 +201,7 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
       ASSERT_OK(members.Push(rank, bucket, own.gradient));
       ASSERT_OK(members.Pull(rank, bucket, &got));
       ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
-      ASSERT_OK(members.Load(rank, bucket, -1, &got));
-      ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
+      members.ExpectLoaded(rank, bucket, -1, reference.value());
     }
   }
 }
@@ -220,10 +213,9 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = PlainBucket(31, 200003);
-  ASSERT_TRUE(members.ok());
   const std::vector<float> zero = bucket.Filled(0);
-  ASSERT_TRUE(members.Register({bucket}));
-  ASSERT_OK(members.client(0).Store(bucket.key, -1, zero.data(), kTimeoutMs));
+  members.RegisterAll({bucket});
+  ASSERT_OK(members.Store(bucket, -1, zero));
   std::latch pulled(kRanks);
   RunRanks(kRanks, [&](int rank) {
     std::vector<float> gradient(zero.size()), value;
@@ -245,8 +237,7 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
         }
       }
     }
-    EXPECT_OK(members.Load(rank, bucket, -1, &value));
-    EXPECT_TRUE(SameBits(value, expected)) << "rank " << rank;
+    members.ExpectLoaded(rank, bucket, -1, expected);
   });
 }
 
@@ -277,9 +268,9 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
   const std::vector<TestBucket> buckets = {dense, sparse, mixed};
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     Members members(GetParam(), kRanks, choice);
-    ASSERT_TRUE(members.Register(buckets));
+    members.RegisterAll(buckets);
     for (const TestBucket& bucket : buckets) {
-      ASSERT_OK(members.client(0).Store(bucket.key, -1, dense.Values().data(), kTimeoutMs));
+      ASSERT_OK(members.Store(bucket, -1, dense.Values()));
     }
     for (uint64_t step = 1; step <= 5; ++step) {
       for (int rank = 0; rank < kRanks; ++rank) {
@@ -312,8 +303,7 @@ TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
            "SelectRows: the pull that is submitted next writes these rows alone.");
   constexpr int32_t kRows = 5003, kRow = 64;
   Members members(GetParam(), 1);
-  const TestBucket bucket = PlainBucket(41, kRows * kRow, kRow);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(41, kRows * kRow, kRow)})[0];
   ASSERT_OK(members.Begin(0, 1));
   ASSERT_OK(members.Push(0, bucket, bucket.Gradient(0, 1)));
   std::vector<float> whole;
@@ -332,9 +322,9 @@ TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSync, kLayouts, NameOfLayout);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsync, kLayouts, NameOfLayout);
-INSTANTIATE_TEST_SUITE_P(Of, ServedRows, kLayouts, NameOfLayout);
+SERVED_SUITE(ServedSync);
+SERVED_SUITE(ServedAsync);
+SERVED_SUITE(ServedRows);
 
 }  // namespace
 }  // namespace engine::conform
