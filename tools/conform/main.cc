@@ -63,30 +63,24 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("file", flags->file, "The library, libengine_NAME.so")
       ->required()
       ->type_name("FILE");
-  app->add_option("--set", flags->set, "An option of the plugin, or of NAME that is inside of it")
-      ->type_name("[NAME.]KEY=VALUE")
-      ->allow_extra_args(false);
-  app->add_option("--with", flags->with,
-                  "Another plugin that the suites may use, such as the ops whose device ranks get")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+  const auto add_list = [app](const char* flag, std::vector<std::string>* values, const char* type,
+                              const char* help) {
+    app->add_option(flag, *values, help)->type_name(type)->allow_extra_args(false);
+  };
+  add_list("--set", &flags->set, "[NAME.]KEY=VALUE",
+           "An option of the plugin, or of NAME that is inside of it or given by --with");
+  add_list("--with", &flags->with, "FILE",
+           "Another plugin that the suites may use, such as the ops whose device ranks get");
   command::AddPluginFolders(app, "--plugin-path", &flags->plugins.folders);
-  app->add_option(
-         "--inputs", flags->inputs,
-         "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
-         "the star at the dimension of samples")
-      ->type_name("OP=INPUTS")
-      ->allow_extra_args(false);
-  app->add_option("--custom-gradient", flags->custom_gradients,
-                  "An op whose gradients are meant not to be the derivatives")
-      ->type_name("OP")
-      ->allow_extra_args(false);
+  add_list("--inputs", &flags->inputs, "OP=INPUTS",
+           "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
+           "the star at the dimension of samples");
+  add_list("--custom-gradient", &flags->custom_gradients, "OP",
+           "An op whose gradients are meant not to be the derivatives");
+  add_list("--suite", &flags->suites, "NAME[.TEST]", "Only this suite, or test; can be repeated");
   app->add_option("-n,--ranks", flags->ranks, "Number of ranks (default: as each test likes)")
       ->check(CLI::Range(1, 64));
   app->add_option("--seed", flags->seed, "The first seed of each test")->capture_default_str();
-  app->add_option("--suite", flags->suites, "Only this suite, or test; can be repeated")
-      ->type_name("NAME[.TEST]")
-      ->allow_extra_args(false);
   app->add_option("--level", flags->level, "The least level whose failures count: must, should")
       ->capture_default_str()
       ->check(CLI::IsMember({"must", "should"}));

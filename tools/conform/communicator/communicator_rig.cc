@@ -78,6 +78,13 @@ void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+void RunWorlds(int least, int most, const std::function<void(World& world, int rank)>& body) {
+  for (const int size : Sizes(least, most)) {
+    World world(size);
+    RunRanks(size, [&](int rank) { body(world, rank); });
+  }
+}
+
 RankBarrier::RankBarrier(int size) : size_(size), prefix_(NewName("barrier") + "/") {}
 
 void RankBarrier::Arrive(int rank, const std::string& text) {
@@ -178,6 +185,7 @@ TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, in
   const size_t own_slice = static_cast<size_t>(rank * case_.count) * SizeOf(case_.dtype);
   if (receives_into_send_) received_at_ = own_slice;
   if (sends_from_recv_ && case_.kind == TransferKind::kAllGather) sent_at_ = own_slice;
+  Fill();
 }
 
 void TransferBuffers::Fill() {

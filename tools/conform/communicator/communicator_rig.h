@@ -40,6 +40,10 @@ int OneSize(int least, int most);
 // less than `world_size`; ranks have met again when it returns. What it throws fails the test.
 void RunRanks(int world_size, const std::function<void(int rank)>& body);
 
+class World;
+// Runs body(world, rank) on the ranks of a new world of each of Sizes(least, most).
+void RunWorlds(int least, int most, const std::function<void(World& world, int rank)>& body);
+
 // What ranks wait for within a test. Made in the same order on all ranks.
 class RankBarrier {
  public:
@@ -117,7 +121,7 @@ class TransferBuffers {
   TransferBuffers(const TransferCase& transfer_case, int rank, int world_size,
                   SharedMemory* shared = nullptr);
 
-  // Fills the input, and the output with something else.
+  // Fills the input, and the output with something else, as they are at first.
   void Fill();
   Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0);
   const TransferCase& transfer_case() const { return case_; }

@@ -10,6 +10,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/parameter_server.h";
+
 using Clock = std::chrono::steady_clock;
 
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
@@ -42,9 +44,9 @@ std::vector<TestBucket> ManyBuckets() {
 using ServedBounded = Served<kBoundedMode>;
 
 TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded: a pull of step t waits until every rank that is there has pushed step t - "
-           "staleness, and no longer.");
+  MUST(
+      "kBounded: a pull of step t waits until every rank that is there has pushed step t - "
+      "staleness, and no longer.");
   for (const uint64_t before : {uint64_t{0}, uint64_t{70}}) {  // the steps of an earlier run
     Members members(GetParam(), 3);
     const auto buckets = members.Start(SmallBuckets());
@@ -75,8 +77,7 @@ TEST_P(ServedBounded, AFastRankIsHeldAtTheStalenessAndNotBefore) {
 using ServedAsyncLoss = Served<kAsyncModes, 1>;
 
 TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: a rank that has left holds nobody.");
+  MUST("kBounded, kAsync: a rank that has left holds nobody.");
   Members members(GetParam(), 3);
   const auto buckets = members.Start(SmallBuckets());
   const auto staleness = static_cast<uint64_t>(members.traits().staleness);
@@ -93,9 +94,9 @@ TEST_P(ServedAsyncLoss, ARankThatLeavesDoesNotHoldTheOthers) {
 }
 
 TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: the others go on when a rank leaves or gives up, with collectives "
-           "of those that are left.");
+  MUST(
+      "kBounded, kAsync: the others go on when a rank leaves or gives up, with collectives of "
+      "those that are left.");
   for (const bool gives_up : {false, true}) {
     SCOPED_TRACE(gives_up ? "gives up" : "leaves");
     Members members(GetParam(), 3);
@@ -127,9 +128,9 @@ std::vector<float> Updated(const TestBucket& bucket, int updates) {
 // It left within its step 4: the new process pushes that again, and what had arrived of it is not
 // applied twice.
 TEST_P(ServedAsyncLoss, AnotherTakesThePlaceOfOneThatLeft) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "One that takes the place of a lost rank (RankInfo::incarnation) goes on after "
-           "LastStep; what it pushes again is not applied twice.");
+  MUST(
+      "One that takes the place of a lost rank (RankInfo::incarnation) goes on after LastStep; "
+      "what it pushes again is not applied twice.");
   Members members(GetParam(), 2);
   const auto buckets = members.Start(SmallBuckets());
   for (uint64_t step = 1; step <= 3; ++step) {
@@ -162,9 +163,9 @@ using ServedAsyncInside = Served<kAsyncModes>;
 
 // It may take parameters with it, as a server is part of it: then the others end and say so.
 TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "A rank that ends because parameters were lost with another one fails with kPeerLost "
-           "and that rank.");
+  SHOULD(
+      "A rank that ends because parameters were lost with another one fails with kPeerLost and "
+      "that rank.");
   Members members(GetParam(), 3);
   const auto buckets = members.Start(ManyBuckets());
   for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, buckets, 1));
@@ -180,8 +181,7 @@ TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
 using ServedSyncLoss = Served<kSyncMode>;
 
 TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: a pull that needs a rank that has left fails with kPeerLost and its rank.");
+  MUST("kSync: a pull that needs a rank that has left fails with kPeerLost and its rank.");
   Members members(GetParam(), 3);
   const auto buckets = members.Start(SmallBuckets());
   for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, buckets, 1));
@@ -199,8 +199,7 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
 }
 
 TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "The kTimeout of a pull names the rank that has not pushed.");
+  SHOULD("The kTimeout of a pull names the rank that has not pushed.");
   Members members(GetParam(), 3);
   const auto buckets = members.Start(SmallBuckets());
   for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, buckets, 1));
@@ -237,9 +236,9 @@ std::vector<Work*> PullsThatWait(Members& members, const std::vector<TestBucket>
 }
 
 TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "After Abort every pending and later push, pull and call of the client fails with the "
-           "first reason.");
+  MUST(
+      "After Abort every pending and later push, pull and call of the client fails with the first "
+      "reason.");
   Members members(GetParam(), 2);
   const auto buckets = members.Start(SmallBuckets());
   std::vector<std::vector<float>> values;
@@ -269,7 +268,7 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
 }
 
 TEST_P(ServedAbort, EndsALoadThatWaits) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h", "Abort ends a Load that waits.");
+  MUST("Abort ends a Load that waits.");
   Members members(GetParam(), 2);
   const TestBucket bucket = PlainBucket(31, 10);
   members.RegisterAll({bucket});
@@ -301,7 +300,7 @@ TEST_P(ServedAbort, DestructionEndsWhatIsPending) {
 using ServedMembers = Served<kAllModes, 1>;
 
 TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h", "Serve returns when every rank has left.");
+  MUST("Serve returns when every rank has left.");
   for (const bool registers : {true, false}) {
     Members members(GetParam(), 2);
     if (registers) members.Start(SmallBuckets());
@@ -311,8 +310,7 @@ TEST_P(ServedMembers, ServeReturnsWhenAllRanksHaveLeftAlsoIfNobodyRegistered) {
 }
 
 TEST_P(ServedMembers, AServerMovesNothingElse) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "The communicator of a server moves nothing else: traits() is empty and Submit fails.");
+  MUST("The communicator of a server moves nothing else: traits() is empty and Submit fails.");
   Members members(GetParam(), 1);
   members.Start(SmallBuckets());
   for (int index = 0; index < GetParam().servers; ++index) {
@@ -324,9 +322,9 @@ TEST_P(ServedMembers, AServerMovesNothingElse) {
 }
 
 TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Abort of a server's communicator ends Serve with its reason; the ranks lose "
-           "ServerId(index).");
+  MUST(
+      "Abort of a server's communicator ends Serve with its reason; the ranks lose "
+      "ServerId(index).");
   Members members(GetParam(), 2);
   const auto buckets = members.Start(ManyBuckets());
   for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, buckets, 1));

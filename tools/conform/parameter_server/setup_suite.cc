@@ -13,12 +13,12 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/parameter_server.h";
+
 using ServedSetup = Served<kAllModes>;
 
 TEST_P(ServedSetup, RanksAgreeOnTheMode) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A rank's communicator offers push and pull, and traits().mode is the same on all "
-           "ranks.");
+  MUST("A rank's communicator offers push and pull, and traits().mode is the same on all ranks.");
   Members members(GetParam(), 2);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(members.client(rank).traits().mode, mode());
@@ -28,9 +28,9 @@ TEST_P(ServedSetup, RanksAgreeOnTheMode) {
 }
 
 TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Register: the buckets are the same on all ranks, else kInvalidArgument on those that "
-           "differ from the first.");
+  MUST(
+      "Register: the buckets are the same on all ranks, else kInvalidArgument on those that "
+      "differ from the first.");
   const TestBucket first = PlainBucket(31, 100, 10), second = PlainBucket(32, 50);
   TestBucket longer = first, decayed = first, split = first, rows = first, renamed = first;
   longer.spans[0].count = 110;
@@ -58,9 +58,9 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
 }
 
 TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "Register refuses a key of 0, a key twice, spans that are not `count` elements and a "
-           "row that does not divide it, with kInvalidArgument.");
+  SHOULD(
+      "Register refuses a key of 0, a key twice, spans that are not `count` elements and a row "
+      "that does not divide it, with kInvalidArgument.");
   TestBucket rest = PlainBucket(31, 100);
   rest.row = 30;
   const std::vector<TestBucket> sets[] = {
@@ -79,9 +79,7 @@ TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
 }
 
 TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Store gives a bucket its values or a state, which is zero until then; Load reads "
-           "them.");
+  MUST("Store gives a bucket its values or a state, which is zero until then; Load reads them.");
   Members members(GetParam(), 3, kDemandingOptimizers[1]);
   const auto buckets = AwkwardBuckets();
   RunRanks(3, [&](int rank) {
@@ -99,8 +97,7 @@ TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
 }
 
 TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A state of the optimizer that was stored is the one that the next update uses.");
+  MUST("A state of the optimizer that was stored is the one that the next update uses.");
   const OptimizerChoice sgd = kDemandingOptimizers[0];
   Members members(GetParam(), 1, sgd);
   const TestBucket bucket = PlainBucket(31, 777);
@@ -121,8 +118,7 @@ TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
 }
 
 TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Whoever loads values waits for them at most `timeout_ms`, then kTimeout.");
+  MUST("Whoever loads values waits for them at most `timeout_ms`, then kTimeout.");
   Members members(GetParam(), 2);
   const TestBucket bucket = PlainBucket(31, 10);
   members.RegisterAll({bucket});
@@ -131,9 +127,9 @@ TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
 }
 
 TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "LastStep is the last step of which every server has all pushes of this rank, 0 if "
-           "there is none.");
+  MUST(
+      "LastStep is the last step of which every server has all pushes of this rank, 0 if there is "
+      "none.");
   Members members(GetParam(), 2);
   const auto buckets = members.Start(SmallBuckets());
   uint64_t last = 99;
@@ -156,9 +152,9 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
 }
 
 TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "Calls before Register, of a bucket or state that there is not, and pushes before "
-           "BeginStep are kInvalidArgument.");
+  SHOULD(
+      "Calls before Register, of a bucket or state that there is not, and pushes before "
+      "BeginStep are kInvalidArgument.");
   const TestBucket bucket = PlainBucket(31, 10);
   std::vector<float> data(10);
   uint64_t last = 0;
@@ -200,9 +196,9 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
 }
 
 TEST_P(ServedSetup, StepsFollowEachOther) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "ServedStep::step is one more than that of the last call by this rank, else "
-           "kInvalidArgument; the first one is free.");
+  SHOULD(
+      "ServedStep::step is one more than that of the last call by this rank, else "
+      "kInvalidArgument; the first one is free.");
   for (const uint64_t first : {uint64_t{1}, uint64_t{100}}) {
     for (const uint64_t wrong : {first, first + 2, first - 1}) {
       Members members(GetParam(), 1);
@@ -219,9 +215,9 @@ TEST_P(ServedSetup, StepsFollowEachOther) {
 }
 
 TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "A push or pull of another key, count or dtype than registered, or of rows that do "
-           "not ascend within the bucket, is kInvalidArgument.");
+  SHOULD(
+      "A push or pull of another key, count or dtype than registered, or of rows that do not "
+      "ascend within the bucket, is kInvalidArgument.");
   const TestBucket plain = PlainBucket(31, 10), rows = PlainBucket(32, 12, 3);
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
@@ -267,8 +263,7 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
 }
 
 TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Collectives and pushes and pulls may be under way at once.");
+  MUST("Collectives and pushes and pulls may be under way at once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const auto buckets = members.Start(SmallBuckets());

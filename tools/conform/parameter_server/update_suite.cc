@@ -11,6 +11,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/parameter_server.h";
+
 constexpr uint64_t kSteps = 20;
 
 float RateOf(uint64_t step) {
@@ -83,9 +85,9 @@ void Train(Members& members, int rank, const std::vector<TestBucket>& buckets,
 }
 
 TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: the update of a step is made once, of the sum over all ranks in one order, "
-           "divided by the sum of the weights, at least 1.");
+  MUST(
+      "kSync: the update of a step is made once, of the sum over all ranks in one order, divided "
+      "by the sum of the weights, at least 1.");
   const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const int ranks = choice.states == 1 ? 3 : 2;
@@ -105,8 +107,7 @@ TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
 }
 
 TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: a pull of step t waits for the update of step t, of all ranks.");
+  MUST("kSync: a pull of step t waits for the update of step t, of all ranks.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const auto buckets = members.Start(SmallBuckets());
@@ -134,8 +135,7 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
 
 // What was loaded within a step is that of the whole step.
 TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: Load has the whole of the step of the last BeginStep.");
+  MUST("kSync: Load has the whole of the step of the last BeginStep.");
   Members members(GetParam(), 2);
   const TestBucket bucket = members.Start({PlainBucket(31, 100)})[0];
   ASSERT_OK(members.Begin(0, 1));
@@ -151,8 +151,7 @@ TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
 
 // Nobody pulls before all of it was pushed, in opposite orders: pushes end on their own.
 TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A push is done when servers have it, whatever other ranks do.");
+  MUST("A push is done when servers have it, whatever other ranks do.");
   Members members(GetParam(), 2);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 12; ++key) buckets.push_back(PlainBucket(key, 50000));
@@ -175,7 +174,7 @@ TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
 using ServedAsync = Served<kAsyncModes>;
 
 TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h", "kBounded, kAsync: each push is an update.");
+  MUST("kBounded, kAsync: each push is an update.");
   const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const History history(buckets, choice, 1, 1);
@@ -186,8 +185,7 @@ TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
 }
 
 TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: a pull has the own push and every push that has ended before.");
+  MUST("kBounded, kAsync: a pull has the own push and every push that has ended before.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = members.Start({PlainBucket(31, 5000)})[0];
@@ -208,8 +206,7 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
 
 // All numbers are sums of few powers of two, so no order of updates rounds.
 TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: every push is applied exactly once.");
+  MUST("kBounded, kAsync: every push is applied exactly once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = PlainBucket(31, 200003);
@@ -254,8 +251,7 @@ std::vector<int32_t> RowsOf(int rank, uint64_t step, int32_t count) {
 
 // Of three buckets that are equal: all push whole gradients, rows, or one this and one that.
 TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Rows that were not selected count as gradients of zero.");
+  MUST("Rows that were not selected count as gradients of zero.");
   constexpr int kRanks = 2;
   constexpr int32_t kRows = 3001, kRow = 96;
   const TestBucket dense{
@@ -299,8 +295,7 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
 }
 
 TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "SelectRows: the pull that is submitted next writes these rows alone.");
+  MUST("SelectRows: the pull that is submitted next writes these rows alone.");
   constexpr int32_t kRows = 5003, kRow = 64;
   Members members(GetParam(), 1);
   const TestBucket bucket = members.Start({PlainBucket(41, kRows * kRow, kRow)})[0];
