@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -16,6 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/link_cost.h"
+#include "engine/ext/shared_memory.h"
+#include "engine/ext/sub_groups.h"
+#include "engine/ext/wire_progress.h"
 #include "engine/plugin.h"
 #include "kit/options.h"
 #include "kit/reduce.h"
@@ -37,7 +43,7 @@ class StoreTransport final : public kit::Transport {
 
   Status Run(kit::PooledWork& work) noexcept override {
     try {
-      work.MarkStarted();
+      fault_ == "started" ? work.MarkStarted(1) : work.MarkStarted();
       const Status status = Move(work.transfer());
       waiting_for_ = -1;
       progress_.Moved(1);
@@ -46,12 +52,14 @@ class StoreTransport final : public kit::Transport {
       return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
     }
   }
-  int32_t WaitingFor() const noexcept override { return waiting_for_; }
+  int32_t WaitingFor() const noexcept override {
+    return fault_ == "unnamed" ? -1 : waiting_for_.load();
+  }
   void Stop() noexcept { stopped_ = stopped_ || fault_ != "abort" || !aborted_; }
   void End() noexcept { stopped_ = true; }
   void Farewell() noexcept {
     aborted_ = true;
-    (void)kit::SetText(host_, LeftKey(ranks_.rank), "");
+    if (fault_ != "quiet") (void)kit::SetText(host_, LeftKey(ranks_.rank), "");
   }
 
  private:
@@ -80,7 +88,8 @@ class StoreTransport final : public kit::Transport {
       ENGINE_RETURN_IF_ERROR(Await(place + std::to_string(rank), head.number, rank, &value));
       Head theirs;
       std::memcpy(&theirs, value.data(), sizeof theirs);
-      if (!Agree(head.id, theirs.id)) return Disagreement(head.id, theirs.id, rank);
+      if (!Agree(head.id, theirs.id) && fault_ != "mixed")
+        return Disagreement(head.id, theirs.id, rank);
       value.erase(0, sizeof theirs);
     }
     Finish(t, of);
@@ -121,10 +130,14 @@ class StoreTransport final : public kit::Transport {
       const size_t from = scatters ? static_cast<size_t>(ranks_.rank) * bytes : 0;
       const auto& kernels = kit::kReduceKernels.For(t.dtype, t.reduction);
       std::vector<char> sum(count * kit::kMaxAccumulatorBytes);
-      kernels.load(sum.data(), of[0].data() + from, count);
-      for (size_t rank = 1; rank < of.size(); ++rank) {
-        if (fault_ == "sum" && tail && ranks_.rank == 1 && rank + 1 == of.size()) continue;
-        kernels.fold(sum.data(), of[rank].data() + from, count);
+      // The rank whose input is the first of a sum.
+      const size_t first = fault_ == "ranks"  ? static_cast<size_t>(ranks_.rank)
+                           : fault_ == "runs" ? run_
+                                              : 0;
+      kernels.load(sum.data(), of[first % of.size()].data() + from, count);
+      for (size_t i = 1; i < of.size(); ++i) {
+        if (fault_ == "sum" && tail && ranks_.rank == 1 && i + 1 == of.size()) continue;
+        kernels.fold(sum.data(), of[(first + i) % of.size()].data() + from, count);
       }
       kernels.store(recv, sum.data(), count);
     }
@@ -134,24 +147,78 @@ class StoreTransport final : public kit::Transport {
   const RankInfo ranks_ = host_.rank_info();
   const std::string prefix_, fault_;
   kit::Progress& progress_;
+  static inline std::atomic<size_t> made = 0;
+  const size_t run_ = made++ / static_cast<size_t>(ranks_.world_size);
   uint64_t number_ = 0;
   void* volatile leaked_ = nullptr;
   std::atomic<bool> stopped_{false}, aborted_{false};
   std::atomic<int32_t> waiting_for_{-1};
 };
 
+// Around the communicator, with what it cannot do wrong itself.
+class Around final : public CommunicatorBase,
+                     public WireProgressBase,
+                     public LinkModelBase,
+                     public GroupedTransfersBase,
+                     public SubGroupsBase,
+                     public SharedMemoryBase {
+ public:
+  Around(std::unique_ptr<Communicator> inner, std::string fault)
+      : inner_(std::move(inner)), fault_(std::move(fault)) {}
+
+  void* Query(std::string_view id) noexcept override {
+    if (fault_ != "extensions") return nullptr;
+    return Offer<WireProgress, LinkModel, GroupedTransfers, SubGroups, SharedMemory>(id, this);
+  }
+  CommunicatorTraits traits() const noexcept override {
+    CommunicatorTraits traits = inner_->traits();
+    if (fault_ == "traits") traits.kinds = UINT32_MAX;
+    return traits;
+  }
+  Status Submit(const Transfer& given, Work** out) noexcept override {
+    Transfer transfer = given;
+    if (fault_ == "warm") ::operator delete(::operator new(8));
+    if (fault_ == "broken") transfer.count = std::max<int64_t>(transfer.count, 0);
+    if (fault_ == "late") transfer.timeout_ms = 100;
+    return inner_->Submit(transfer, out);
+  }
+  void Abort(const Status& reason) noexcept override {
+    if (fault_ != "reason") inner_->Abort(reason);
+    if (fault_ == "reason") inner_->Abort(Status::Error(StatusCode::kInternal, "some reason"));
+  }
+
+  uint64_t bytes_moved() const noexcept override { return 1; }
+  LinkCost cost() const noexcept override { return {.message_bytes = 8, .header_bytes = 9}; }
+  Status SubmitGroup(Array<const Transfer> transfers, Work** out) noexcept override {
+    return transfers.empty() ? Submit({.kind = TransferKind::kBarrier}, out)
+                             : Submit(transfers[0], out);
+  }
+  Status Split(int32_t, int32_t, Communicator**) noexcept override { return {}; }
+  Status Allocate(uint64_t size, void** out) noexcept override {
+    *out = size < 1 << 30 ? std::malloc(size + 1) : nullptr;
+    if (*out != nullptr) std::memset(*out, 1, size);
+    return {};
+  }
+  void Free(void* memory) noexcept override { std::free(memory); }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  const std::string fault_;
+};
+
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::CreateCommunicator(
-      host, "wrong_comm", out, [&]() -> Result<std::unique_ptr<OneLane<StoreTransport>>> {
-        kit::Rendezvous rendezvous(host);
-        ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
-        ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
-        return std::make_unique<OneLane<StoreTransport>>(
-            host, "wrong_comm", rendezvous.prefix(), kit::kAllDTypes, [&](kit::Progress& progress) {
-              return std::make_unique<StoreTransport>(
-                  host, rendezvous.prefix(), std::string(options.String("fault")), progress);
-            });
-      });
+  return kit::CreateCommunicator(host, "wrong_comm", out, [&]() -> Result<std::unique_ptr<Around>> {
+    const std::string fault(options.String("fault"));
+    kit::Rendezvous rendezvous(host);
+    ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
+    if (fault != "alone") ENGINE_RETURN_IF_ERROR(rendezvous.Exchange("").status());
+    if (fault == "open") (void)std::tmpfile();
+    auto one_lane = std::make_unique<OneLane<StoreTransport>>(
+        host, "wrong_comm", rendezvous.prefix(), kit::kAllDTypes, [&](kit::Progress& progress) {
+          return std::make_unique<StoreTransport>(host, rendezvous.prefix(), fault, progress);
+        });
+    return std::make_unique<Around>(std::move(one_lane), fault);
+  });
 }
 
 }  // namespace

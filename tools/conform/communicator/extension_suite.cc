@@ -123,6 +123,7 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
     ASSERT_OK(split(alone ? kNoColor : rank % 2, rank % 2 == 0 ? 5 : -rank, &part));
     ASSERT_EQ(part == nullptr, alone);
     ASSERT_OK(split(0, rank, &whole));
+    ASSERT_NE(whole, nullptr);
     std::vector<int> expected;
     for (int other = rank % 2; other < (size > 2 ? size - 1 : size); other += 2) {
       expected.insert(rank % 2 == 0 ? expected.end() : expected.begin(), other);
