@@ -47,11 +47,4 @@ inline std::vector<std::string> PluginPaths(const std::vector<std::string>& name
   return paths;
 }
 
-inline void ExpectDescribed(const std::string& path, PluginKind kind) {
-  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
-  EXPECT_EQ(plugin.file().kind, kind);
-  EXPECT_TRUE(path.ends_with("/libengine_" + plugin.name() + ".so")) << path;
-  EXPECT_NE(plugin.file().doc, "");
-}
-
 }  // namespace engine::test

@@ -25,54 +25,36 @@ constexpr size_t kAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
 // Every form that the plugins or this binary may call: a sanitizer brings its own of each, which do
 // not call each other.
-void* operator new(size_t size) {
-  return Allocate(size, kAlignment);
-}
-void* operator new[](size_t size) {
-  return Allocate(size, kAlignment);
-}
-void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  return AllocateOrNull(size, kAlignment);
-}
-void* operator new[](size_t size, const std::nothrow_t&) noexcept {
-  return AllocateOrNull(size, kAlignment);
-}
-void* operator new(size_t size, std::align_val_t alignment) {
-  return Allocate(size, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t size, std::align_val_t alignment) {
-  return Allocate(size, static_cast<size_t>(alignment));
-}
-void* operator new(size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return AllocateOrNull(size, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return AllocateOrNull(size, static_cast<size_t>(alignment));
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, size_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
+#define ENGINE_NEW(name)                                                                \
+  void* name(size_t size) {                                                             \
+    return Allocate(size, kAlignment);                                                  \
+  }                                                                                     \
+  void* name(size_t size, const std::nothrow_t&) noexcept {                             \
+    return AllocateOrNull(size, kAlignment);                                            \
+  }                                                                                     \
+  void* name(size_t size, std::align_val_t alignment) {                                 \
+    return Allocate(size, static_cast<size_t>(alignment));                              \
+  }                                                                                     \
+  void* name(size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept { \
+    return AllocateOrNull(size, static_cast<size_t>(alignment));                        \
+  }
+#define ENGINE_DELETE(name)                                    \
+  void name(void* memory) noexcept {                           \
+    std::free(memory);                                         \
+  }                                                            \
+  void name(void* memory, size_t) noexcept {                   \
+    std::free(memory);                                         \
+  }                                                            \
+  void name(void* memory, std::align_val_t) noexcept {         \
+    std::free(memory);                                         \
+  }                                                            \
+  void name(void* memory, size_t, std::align_val_t) noexcept { \
+    std::free(memory);                                         \
+  }
+ENGINE_NEW(operator new)
+ENGINE_NEW(operator new[])
+ENGINE_DELETE(operator delete)
+ENGINE_DELETE(operator delete[])
 
 namespace engine::conform {
 

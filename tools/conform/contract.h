@@ -1,7 +1,9 @@
 // What a test of the conformance kit demands, as the headers of the SDK have it. Each test begins so:
 //
+//   constexpr char kHeader[] = "engine/scheduler.h";  // of this file's contracts; CONTRACT names another
+//
 //   TEST(Scheduler, RunsEveryTask) {
-//     CONTRACT(MUST, "engine/scheduler.h", "the sentence");
+//     MUST("the sentence");
 //     for (const uint32_t seed : Seeds(100)) { ... }
 //   }
 //
@@ -22,6 +24,8 @@ void Report(const std::vector<std::string>& event);
 
 #define CONTRACT(level, header, sentence) \
   ::engine::conform::Report({"contract", #level, header, sentence})
+#define MUST(sentence) CONTRACT(MUST, kHeader, sentence)
+#define SHOULD(sentence) CONTRACT(SHOULD, kHeader, sentence)
 
 // `count` seeds from --seed on; the report names the one under way.
 class Seeds {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ struct Flags {
   std::string json;  // "-": to standard output
   bool badge = false;
   int timeout_s = 60;
+  command::PluginFlags plugins;
   launch::LaunchFlags launch;
   // Of a child:
   bool child = false;
@@ -61,29 +63,24 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("file", flags->file, "The library, libengine_NAME.so")
       ->required()
       ->type_name("FILE");
-  app->add_option("--set", flags->set, "An option of the plugin; can be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  app->add_option("--with", flags->with,
-                  "Another plugin that the suites may use, such as the ops whose device ranks get")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
-  app->add_option(
-         "--inputs", flags->inputs,
-         "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
-         "the star at the dimension of samples")
-      ->type_name("OP=INPUTS")
-      ->allow_extra_args(false);
-  app->add_option("--custom-gradient", flags->custom_gradients,
-                  "An op whose gradients are meant not to be the derivatives")
-      ->type_name("OP")
-      ->allow_extra_args(false);
+  const auto add_list = [app](const char* flag, std::vector<std::string>* values, const char* type,
+                              const char* help) {
+    app->add_option(flag, *values, help)->type_name(type)->allow_extra_args(false);
+  };
+  add_list("--set", &flags->set, "[NAME.]KEY=VALUE",
+           "An option of the plugin, or of NAME that is inside of it or given by --with");
+  add_list("--with", &flags->with, "FILE",
+           "Another plugin that the suites may use, such as the ops whose device ranks get");
+  command::AddPluginFolders(app, "--plugin-path", &flags->plugins.folders);
+  add_list("--inputs", &flags->inputs, "OP=INPUTS",
+           "What an op is fed, where the search finds nothing: 'linear(units=3)=float32[8*,16]', "
+           "the star at the dimension of samples");
+  add_list("--custom-gradient", &flags->custom_gradients, "OP",
+           "An op whose gradients are meant not to be the derivatives");
+  add_list("--suite", &flags->suites, "NAME[.TEST]", "Only this suite, or test; can be repeated");
   app->add_option("-n,--ranks", flags->ranks, "Number of ranks (default: as each test likes)")
       ->check(CLI::Range(1, 64));
   app->add_option("--seed", flags->seed, "The first seed of each test")->capture_default_str();
-  app->add_option("--suite", flags->suites, "Only this suite, or test; can be repeated")
-      ->type_name("NAME[.TEST]")
-      ->allow_extra_args(false);
   app->add_option("--level", flags->level, "The least level whose failures count: must, should")
       ->capture_default_str()
       ->check(CLI::IsMember({"must", "should"}));
@@ -100,21 +97,6 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--skip", flags->skip)->group("")->allow_extra_args(false);
 }
 
-// "NAME.KEY=VALUE" of --set is for the plugin of that name, "KEY=VALUE" for the one that is judged.
-Status SetOptions(const std::vector<std::string>& arguments, Subject* subject) {
-  for (const std::string& argument : arguments) {
-    PluginUnderTest* of = &subject->plugin;
-    for (PluginUnderTest& other : subject->others) {
-      if (argument.starts_with(other.name() + ".")) of = &other;
-    }
-    ENGINE_RETURN_IF_ERROR(of->Set(argument));
-  }
-  ENGINE_RETURN_IF_ERROR(subject->plugin.CheckRequired());
-  for (const PluginUnderTest& other : subject->others)
-    ENGINE_RETURN_IF_ERROR(other.CheckRequired());
-  return {};
-}
-
 Result<Subject> ReadSubject(const Flags& flags) {
   ENGINE_ASSIGN_OR_RETURN(PluginUnderTest plugin, PluginUnderTest::Load(flags.file));
   Subject subject{.plugin = std::move(plugin), .ranks = flags.ranks, .seed = flags.seed};
@@ -127,7 +109,10 @@ Result<Subject> ReadSubject(const Flags& flags) {
     ENGINE_ASSIGN_OR_RETURN(PluginUnderTest other, PluginUnderTest::Load(file));
     subject.others.push_back(std::move(other));
   }
-  ENGINE_RETURN_IF_ERROR(SetOptions(flags.set, &subject));
+  command::Environment environment{.variables = Environment()};
+  environment.binary_folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  ENGINE_ASSIGN_OR_RETURN(const auto folders, command::PluginFolders(flags.plugins, environment));
+  ENGINE_RETURN_IF_ERROR(subject.SetOptions(flags.set, folders));
   return subject;
 }
 
@@ -199,6 +184,7 @@ std::vector<std::string> GivenAgain(const Flags& flags) {
   const std::pair<const char*, const std::vector<std::string>*> given[] = {
       {"--set", &flags.set},
       {"--with", &flags.with},
+      {"--plugin-path", &flags.plugins.folders},
       {"--inputs", &flags.inputs},
       {"--custom-gradient", &flags.custom_gradients}};
   std::vector<std::string> words;

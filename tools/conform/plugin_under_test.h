@@ -14,6 +14,7 @@
 
 #include "app/plugins/catalog.h"
 #include "core/plugin/create_object.h"
+#include "tools/conform/inner_host.h"
 #include "tools/conform/memory_host.h"
 
 namespace engine::conform {
@@ -64,15 +65,17 @@ class PluginUnderTest {
   Status Set(const std::string& argument);
   // kConfig names an option without default that was not set.
   Status CheckRequired() const;
+  // For one of the options that name a plugin.
+  void AddInner(const PluginUnderTest& inner) { inner_.push_back(inner.Choice({})); }
 
   // T is the interface of the plugin's kind. `overrides` come before what was set.
   template <typename T>
   Result<std::unique_ptr<T>> Create(Host& host, OptionValues::Overrides overrides = {}) const {
-    const plugin::PluginChoice choice{file_, Values(std::move(overrides))};
+    const plugin::PluginChoice choice = Choice(std::move(overrides));
     if constexpr (std::is_same_v<T, Object>) {
-      return plugin::CreateObject(choice, host);
+      return plugin::CreateObject(choice, OfferInner(choice, host));
     } else {
-      return plugin::Create<T>(choice, host);
+      return plugin::Create<T>(choice, OfferInner(choice, host));
     }
   }
   // Of its own options.
@@ -84,8 +87,13 @@ class PluginUnderTest {
  private:
   explicit PluginUnderTest(plugins::PluginFile file) : file_(std::move(file)) {}
 
+  plugin::PluginChoice Choice(OptionValues::Overrides overrides) const {
+    return {file_, Values(std::move(overrides)), "", inner_};
+  }
+
   plugins::PluginFile file_;
   OptionValues::Overrides set_;
+  std::vector<plugin::PluginChoice> inner_;
 };
 
 // The object of a plugin, for a world of one unless there is a host.

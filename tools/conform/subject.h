@@ -24,6 +24,12 @@ struct Subject {
   // Of a launcher's job: the rank that this process is. Null: ranks are threads.
   base::RankContext* launched = nullptr;
 
+  // `arguments` are those of --set: NAME.KEY=VALUE for the plugin of that name, KEY=VALUE for the
+  // one that is judged. Plugins that options name are of --with, else the first of their name in
+  // `folders`. kConfig, kPlugin.
+  Status SetOptions(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& folders);
+
   // The one of this kind, or null.
   const PluginUnderTest* Other(PluginKind kind) const;
 };

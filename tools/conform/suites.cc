@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+#include "engine/ext/grouped_transfers.h"
+#include "engine/ext/link_cost.h"
+#include "engine/ext/shared_memory.h"
+#include "engine/ext/sub_groups.h"
+#include "engine/ext/wire_progress.h"
 #include "engine/gradient_hook.h"
 #include "tools/conform/communicator/absence.h"
 #include "tools/conform/ops/ops_suite.h"
@@ -38,11 +43,12 @@ const std::vector<Suite>& Suites() {
        {kCommunicator},
        NothingFails},
       {"communicator_process", "CommunicatorProcess", {kCommunicator}, NoProcesses},
-      {"shared_memory", "SharedMemory", {kCommunicator}, NoSharedMemory},
-      {"grouped_transfers", "GroupedTransfers", {kCommunicator}, NoGroupedTransfers},
-      {"sub_groups", "SubGroups", {kCommunicator}, NoSubGroups},
-      {"wire_progress", "WireProgress", {kCommunicator}, NoWireProgress},
-      {"link_cost", "LinkCost", {kCommunicator}, NoLinkCost},
+      {"shared_memory", "SharedMemory", {kCommunicator}, NotOffered<SharedMemory, 2>},
+      {"grouped_transfers", "GroupedTransfers", {kCommunicator}, NotOffered<GroupedTransfers, 1>},
+      {"sub_groups", "SubGroups", {kCommunicator}, NotOffered<SubGroups, 1>},
+      {"recorded_transfers", "RecordedTransfers", {kCommunicator}, NoRecordedTransfers},
+      {"wire_progress", "WireProgress", {kCommunicator}, NotOffered<WireProgress, 2>},
+      {"link_cost", "LinkCost", {kCommunicator}, NotOffered<LinkModel, 2>},
       {"parameter_server", "Of/Served*", {kCommunicator}, NoParameterServer},
       {"optimizer", "Optimizers", {kOptimizer}},
       {"hook", "Hook", {kHook}, TravelsInAForm},

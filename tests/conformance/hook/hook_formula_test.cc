@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/conformance/hook/hook_rig.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/hook/hook_rig.h"
 
 namespace engine::test {
 namespace {
@@ -24,7 +25,7 @@ double Norm(const std::vector<Gradient>& gradients) {
 // Makes the hook and runs one step over `gradients`.
 Status RunOnce(const std::string& path, const OptionValues::Overrides& options,
                std::vector<Gradient>& gradients) {
-  const auto hook = MakeHook(path, options);
+  const auto hook = CreateFrom<GradientHook>(path, options);
   ENGINE_RETURN_IF_ERROR(hook->Setup(static_cast<uint32_t>(gradients.size())));
   return RunHook(*hook, gradients, 1);
 }
@@ -115,7 +116,7 @@ TEST(ClipNorm, HandlesLargeGradientsWhenSharded) {
     gradients[0].data[0] = 1;
     std::vector<std::unique_ptr<GradientHook>> ranks;
     for (int r = 0; r < 2; ++r) {
-      ranks.push_back(MakeHook(kClipNorm, {{"max_norm", "0.5"}}));
+      ranks.push_back(CreateFrom<GradientHook>(kClipNorm, {{"max_norm", "0.5"}}));
       Must(ranks.back()->Setup(1));
     }
     const double norm = Norm(gradients);

@@ -6,7 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "tests/conformance/hook/hook_rig.h"
+#include "tests/conformance/plugin_under_test.h"
+#include "tools/conform/hook/wire_rig.h"
 
 namespace engine::test {
 namespace {
@@ -57,7 +58,8 @@ constexpr SmallFloat kFormats[] = {{"cast_bf16", 8, 7}, {"cast_fp16", 5, 10}};
 
 class Cast {
  public:
-  explicit Cast(const char* plugin) : hook_(MakeHook(PluginPath(plugin))), wire_(WireOf(*hook_)) {}
+  explicit Cast(const char* plugin)
+      : hook_(CreateFrom<GradientHook>(PluginPath(plugin))), wire_(WireOf(*hook_)) {}
 
   std::vector<uint16_t> Narrow(std::vector<float> values) const {
     WireSpan span(*wire_, std::move(values));
@@ -189,7 +191,7 @@ struct Sent {
 class TopKTest : public testing::Test {
  protected:
   void Make(const std::string& ratio) {
-    hook_ = MakeHook(PluginPath("topk"), {{"ratio", ratio}});
+    hook_ = CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", ratio}});
     wire_ = WireOf(*hook_);
   }
   Sent Send(WireSpan& span) {

@@ -34,6 +34,38 @@ FAULTS_OF_COMM = [
     ("leak", "communicator.ReleaseGivesAWorkBack", "grown"),
     ("abort", "communicator_failure.AbortFailsPendingAndLaterTransfersWithTheFirstReason", "still pending"),
 ]
+# Faults that others find as well, and the test that is made for them: role, faults and tests of each suite.
+FAULTS_OF_ONE = {
+    "hook": "extension:plugin.HasNoExtensionThatNobodyKnows infinite:hook.KeepsGradientsFinite "
+            "order:hook.GivesTheSameBitsInAnyOrder order:hook.DoesToSpansWhatItDoesToTheWhole "
+            "global:hook.GivesTheResultOfOneRankWhenRanksSumWhatTheyObserved save_lose:saved_state.ComesBackAsItWas",
+    "wire": "name:wire.DescribesItsForm leave:wire.PackWritesAllOfTheWireAndNothingElse add:wire.UnpackReplacesWhatWasThere "
+            "replace:wire.UnpackOfFurtherRanksAdds remember:wire.RemembersOnlyInItsStates unit:wire.StatesAreInTheUnitOfTheMean "
+            "refuse:wire.UnpackRefusesOrTakesWhateverArrives",
+    "scheduler": "steps:scheduler.TakesTheSameOrderInEveryStep objects:scheduler.TwoInstancesDecideAlike "
+                 "static:scheduler.RanksStartTransfersInOneOrder error:scheduler.ForgetsPendingTasksAfterAnError",
+    "optimizer": "state:optimizer.DescribesItsStates up:optimizer.MovesAgainstTheGradient "
+                 "cut:optimizer.GivesTheSameBitsHoweverATensorIsCut remember:optimizer.RemembersOnlyInItsStates "
+                 "scale:optimizer.MultipliesTheGradientByItsScale empty:optimizer.AcceptsAnEmptySpan "
+                 "decay:optimizer.LeavesAParameterWithoutGradientAndDecayAlone",
+    "dataset": "digest:dataset.SaysWhatASampleIs classes:dataset.ClassesAreInTheirRange none:dataset.NothingIsWrittenForNoSample",
+    "comm": "traits:communicator.TraitsAreCoherent open:communicator.LeavesNoDescriptorOpen "
+            "ranks:communicator.ASumHasTheSameBitsOnAllRanks runs:communicator.ASumHasTheSameBitsInEveryRun "
+            "started:communicator.ATransferStartsBetweenItsSubmissionAndItsEnd "
+            "late:communicator.ATransferBehindOthersThatMoveIsNotLate broken:communicator.BrokenTransfersAreRefusedWithoutAWork "
+            "reason:communicator.AbortIsRemembered warm:communicator.SubmitAndReleaseDoNotAllocateOnceWarm "
+            "quiet:communicator_failure.AnAbortElsewhereEndsEveryRank "
+            "unnamed:communicator_failure.ATimeoutNamesTheRankThatIsMissing "
+            "alone:communicator_failure.CreationWithoutAllRanksFailsByItsDeadline "
+            "alone:communicator_failure.CreationWithoutAllRanksNamesTheMissing "
+            "mixed:communicator_failure.TransfersInDifferentOrderAreAnErrorAndNeverAWrongResult "
+            "mixed:communicator_failure.DifferentKeysAreRefusedOnEveryRank "
+            "mixed:communicator_failure.TwoTransfersInOppositeOrderAreRefusedOnEveryRank "
+            "right:communicator_process.SurvivorsOfAKilledRankNameItPromptly extensions:shared_memory.IsZeroedAndBounded "
+            "extensions:grouped_transfers.GiveWhatSingleOnesDo extensions:grouped_transfers.RefuseWhatIsNoGroup "
+            "extensions:sub_groups.RanksOfOneColourAreTogetherInTheOrderOfTheirKeys "
+            "extensions:wire_progress.GrowsWithWhatMoves extensions:link_cost.IsThatOfAMessage",
+}
 
 
 def library(role):
@@ -92,6 +124,13 @@ class Conform(unittest.TestCase):
                 self.assertEqual(found[0]["level"], "must")
                 self.assertIn(message, found[0]["message"])
 
+    def test_tests_that_are_made_for_a_fault_find_it(self):
+        faults = [(role, *fault.split(":")) for role, of in FAULTS_OF_ONE.items() for fault in of.split()]
+        for (role, fault, name), found in at_once(
+                lambda of: failed(f"{library(of[0])} --set fault={of[1]} --suite {of[2]} --level should"), faults):
+            with self.subTest(role=role, fault=fault):
+                self.assertEqual([f"{test['suite']}.{test['test']}" for test in found], [name])
+
     def test_a_seed_repeats_what_happens_on_some_graphs(self):
         tests = failed(library("scheduler") + " --set fault=forget --suite scheduler")
         [found] = [test for test in tests if test["test"] == "RunsEveryTaskOnceAndOnlyWhenItIsReady"]
@@ -134,11 +173,15 @@ class Conform(unittest.TestCase):
         def stems(text):
             return {word[:5] for word in re.findall(r"[a-z]{4,}", text.lower())}
         literal = r'"((?:[^"\\]|\\.)*)"'
-        contract = re.compile(rf"CONTRACT\(\s*(?:MUST|SHOULD),\s*{literal},\s*((?:{literal}\s*)+)\)")
+        header_of = rf"(?:CONTRACT\(\s*(?:MUST|SHOULD),\s*{literal},|\b(?:MUST|SHOULD)\()"
+        contract = re.compile(rf"{header_of}\s*((?:{literal}\s*)+)\)")
         contracts = 0
         for suite in ROOT.glob("tools/conform/**/*_suite.cc"):
-            for header, sentence, _ in contract.findall(suite.read_text()):
+            text = suite.read_text()
+            default = re.search(rf"kHeader\[\] = {literal}", text)
+            for header, sentence, _ in contract.findall(text):
                 contracts += 1
+                header = header or default[1]
                 words = stems("".join(re.findall(literal, sentence)))
                 missing = words - stems((ROOT / "interfaces" / header).read_text())
                 self.assertLessEqual(4 * len(missing), len(words), f"{suite.name}: {header} lacks {missing}: {sentence}")

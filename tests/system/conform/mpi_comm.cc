@@ -19,9 +19,8 @@
 #include <vector>
 
 #include "engine/plugin.h"
-#include "kit/communicator.h"
-#include "kit/lanes.h"
 #include "kit/rendezvous.h"
+#include "tests/system/conform/one_lane.h"
 
 namespace engine::mpi_comm {
 namespace {
@@ -61,9 +60,8 @@ class MpiTransport final : public kit::Transport {
   }
   int32_t WaitingFor() const noexcept override { return waiting_for_; }
 
-  // Run returns. [any-thread]
   void Stop() noexcept { stopped_ = true; }
-  // Tells the others that nothing more comes from here. [any-thread]
+  void End() noexcept {}
   void Farewell() noexcept {
     MPI_Request sent = MPI_REQUEST_NULL;
     for (int32_t peer = 0; peer < ranks_.world_size; ++peer) {
@@ -162,53 +160,6 @@ class MpiTransport final : public kit::Transport {
   std::atomic<int32_t> waiting_for_{-1};
 };
 
-class MpiComm final : public CommunicatorBase {
- public:
-  MpiComm(Host& host, const std::string& prefix, MPI_Comm group)
-      : ranks_(host.rank_info()),
-        progress_(host, prefix),
-        failure_(host, prefix,
-                 [this](const Status&, bool) {
-                   if (transport_ != nullptr) transport_->Stop();
-                 }),
-        lanes_("mpi_comm", MakeLane(group), {}, failure_, progress_) {}
-  ~MpiComm() override {
-    failure_.Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
-  }
-
-  CommunicatorTraits traits() const noexcept override {
-    return {.kinds = kit::kCollectives,
-            .dtypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8),
-            .max_in_flight = lanes_.count()};
-  }
-  Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    ENGINE_RETURN_IF_ERROR(
-        kit::CheckTransfer(transfer, ranks_, "mpi_comm", TransferKind::kBarrier));
-    return lanes_.Submit(transfer, out);
-  }
-  void Abort(const Status& reason) noexcept override {
-    if (transport_ != nullptr && !failure_.raised()) transport_->Farewell();
-    failure_.Abort(reason);
-  }
-
- private:
-  // A world of one has none.
-  kit::Transports MakeLane(MPI_Comm group) {
-    kit::Transports lanes;
-    if (ranks_.world_size == 1) return lanes;
-    auto transport = std::make_unique<MpiTransport>(group, ranks_, progress_);
-    transport_ = transport.get();
-    lanes.push_back(std::move(transport));
-    return lanes;
-  }
-
-  const RankInfo ranks_;
-  kit::Progress progress_;
-  MpiTransport* transport_ = nullptr;  // of the lane, if there is one
-  kit::Failure failure_;
-  kit::Lanes lanes_;  // ends first
-};
-
 // MPI starts once in a process, and ends with it.
 Status StartMpi(const RankInfo& ranks) {
   int started = 0, provided = 0, rank = 0, size = 0;
@@ -229,18 +180,23 @@ Status StartMpi(const RankInfo& ranks) {
 
 // MPI_Comm_dup has no deadline: all ranks are known to be there when it is called.
 StatusValue Create(Host& host, const Options&, Object** out) noexcept {
-  return kit::CreateCommunicator(host, "mpi_comm", out, [&]() -> Result<std::unique_ptr<MpiComm>> {
-    const RankInfo ranks = host.rank_info();
-    kit::Rendezvous rendezvous(host);
-    MPI_Comm group = MPI_COMM_NULL;
-    ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
-    if (ranks.world_size > 1) {
-      ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
-      ENGINE_RETURN_IF_ERROR(StartMpi(ranks));
-      MPI_Comm_dup(MPI_COMM_WORLD, &group);
-    }
-    return std::make_unique<MpiComm>(host, rendezvous.prefix(), group);
-  });
+  return kit::CreateCommunicator(
+      host, "mpi_comm", out, [&]() -> Result<std::unique_ptr<OneLane<MpiTransport>>> {
+        const RankInfo ranks = host.rank_info();
+        kit::Rendezvous rendezvous(host);
+        MPI_Comm group = MPI_COMM_NULL;
+        ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
+        if (ranks.world_size > 1) {
+          ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
+          ENGINE_RETURN_IF_ERROR(StartMpi(ranks));
+          MPI_Comm_dup(MPI_COMM_WORLD, &group);
+        }
+        const uint32_t dtypes = Bit(DType::kFloat32) | Bit(DType::kInt32) | Bit(DType::kUint8);
+        return std::make_unique<OneLane<MpiTransport>>(
+            host, "mpi_comm", rendezvous.prefix(), dtypes, [&](kit::Progress& progress) {
+              return std::make_unique<MpiTransport>(group, ranks, progress);
+            });
+      });
 }
 
 }  // namespace

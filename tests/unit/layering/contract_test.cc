@@ -26,9 +26,11 @@ std::string CommentsOf(const std::string& file) {
 }
 
 TEST(Contracts, StandInTheHeadersTheyName) {
-  static const std::regex constant(R"re((k\w*Header) = "([^"]*)")re"),
-      contract(R"re(CONTRACT\(\s*\w+,\s*"?([^",]*)"?,\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\))re"),
-      literal(R"re("((?:[^"\\]|\\.)*)")re"), escape(R"re(\\(.))re"), name(R"(\bCONTRACT\()");
+  static const std::regex constant(R"re((k\w*Header)(?:\[\])? = "([^"]*)")re"),
+      contract(
+          R"re((?:CONTRACT\(\s*\w+,\s*"?([^",]*)"?,|MUST\(|SHOULD\()\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\))re"),
+      literal(R"re("((?:[^"\\]|\\.)*)")re"), escape(R"re(\\(.))re"),
+      name(R"(\b(CONTRACT|MUST|SHOULD)\()");
   std::map<std::string, std::string> comments;
   std::ptrdiff_t found = 0;
   for (const std::string& file : FilesBelow({"tools/conform"}, {".cc"})) {
@@ -44,7 +46,7 @@ TEST(Contracts, StandInTheHeadersTheyName) {
       for (Matches part(arguments.begin(), arguments.end(), literal); part != end; ++part) {
         sentence += std::regex_replace((*part)[1].str(), escape, "$1");
       }
-      const auto known = headers.find((*it)[1]);
+      const auto known = headers.find((*it)[1].matched ? (*it)[1].str() : "kHeader");
       const std::string header = known == headers.end() ? (*it)[1].str() : known->second;
       std::string& all = comments[header];
       if (all.empty()) all = CommentsOf("interfaces/" + header);

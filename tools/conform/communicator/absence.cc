@@ -4,17 +4,12 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/ext/grouped_transfers.h"
-#include "engine/ext/link_cost.h"
-#include "engine/ext/shared_memory.h"
-#include "engine/ext/sub_groups.h"
-#include "engine/ext/wire_progress.h"
+#include "engine/ext/accelerator.h"
+#include "engine/ext/recorded_transfers.h"
 #include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::conform {
-namespace {
 
-// Of a group of `least` ranks, or more where a launcher or -n has them.
 std::string NotOffered(int least, std::string_view id) {
   const std::vector<int> sizes = Sizes(least, least);
   if (sizes.empty()) return "it is not for one rank (-n 1)";
@@ -26,22 +21,11 @@ std::string NotOffered(int least, std::string_view id) {
   return offered ? "" : "it does not offer " + std::string(id);
 }
 
-}  // namespace
-
-std::string NoSharedMemory() {
-  return NotOffered(2, SharedMemory::kId);
-}
-std::string NoGroupedTransfers() {
-  return NotOffered(1, GroupedTransfers::kId);
-}
-std::string NoSubGroups() {
-  return NotOffered(1, SubGroups::kId);
-}
-std::string NoWireProgress() {
-  return NotOffered(2, WireProgress::kId);
-}
-std::string NoLinkCost() {
-  return NotOffered(2, LinkModel::kId);
+std::string NoRecordedTransfers() {
+  const std::string why = NotOffered(1, RecordedTransfers::kId);
+  Device* const device = DeviceOfRank(0);
+  if (!why.empty() || (device != nullptr && Query<Accelerator>(*device) != nullptr)) return why;
+  return "it needs --with ops that bring an accelerator";
 }
 
 std::string NothingFails() {

@@ -12,6 +12,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/communicator.h";
+
 constexpr int kLength = 100;
 constexpr auto kDeadline = std::chrono::seconds(90);
 
@@ -115,8 +117,7 @@ void RunChains(int world_size, int in_flight) {
 
 // One chain, two, and as many as there are buffers.
 TEST(Communicator, EachTransferIsSubmittedByTheCallbackOfAnEarlierOne) {
-  CONTRACT(MUST, "engine/communicator.h",
-           "A callback of OnDone may submit the next transfer and release its Work.");
+  MUST("A callback of OnDone may submit the next transfer and release its Work.");
   for (const int in_flight : {1, 2, 6}) {
     for (const int size : Sizes(1, 3)) {
       SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(in_flight) + " in flight");

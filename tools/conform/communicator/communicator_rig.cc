@@ -78,6 +78,13 @@ void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+void RunWorlds(int least, int most, const std::function<void(World& world, int rank)>& body) {
+  for (const int size : Sizes(least, most)) {
+    World world(size);
+    RunRanks(size, [&](int rank) { body(world, rank); });
+  }
+}
+
 RankBarrier::RankBarrier(int size) : size_(size), prefix_(NewName("barrier") + "/") {}
 
 void RankBarrier::Arrive(int rank, const std::string& text) {
@@ -107,15 +114,7 @@ World::World(const PluginUnderTest& plugin, int world_size, int64_t rendezvous_t
                                                           *context_, &device_, nullptr);
     return;
   }
-  const auto table = std::make_shared<MemoryStoreTable>();
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankInfo info{.rank = rank,
-                        .world_size = world_size,
-                        .local_rank = rank,
-                        .local_world_size = world_size,
-                        .rendezvous_timeout_ms = rendezvous_timeout_ms};
-    memory_hosts_.push_back(std::make_unique<MemoryHost>(info, table, DeviceOfRank(rank)));
-  }
+  memory_hosts_ = MakeMemoryHosts(world_size, DeviceOfRank, rendezvous_timeout_ms);
 }
 
 World::World(int world_size, const OptionValues::Overrides& options)
@@ -186,6 +185,7 @@ TransferBuffers::TransferBuffers(const TransferCase& transfer_case, int rank, in
   const size_t own_slice = static_cast<size_t>(rank * case_.count) * SizeOf(case_.dtype);
   if (receives_into_send_) received_at_ = own_slice;
   if (sends_from_recv_ && case_.kind == TransferKind::kAllGather) sent_at_ = own_slice;
+  Fill();
 }
 
 void TransferBuffers::Fill() {
@@ -294,6 +294,19 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   Must(communicator.Submit(transfer, &work));
   EXPECT_NE(work, nullptr);
   return work;
+}
+
+Status ExpectRefused(Communicator& communicator, const Transfer& transfer) {
+  Work* work = nullptr;
+  const Status status = communicator.Submit(transfer, &work);
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(work, nullptr);
+  return status;
+}
+
+void ExpectDone(Work* work) {
+  EXPECT_OK(work->WaitHost(kWaitMs));
+  work->Release();
 }
 
 namespace {

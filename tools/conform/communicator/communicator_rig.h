@@ -40,6 +40,10 @@ int OneSize(int least, int most);
 // less than `world_size`; ranks have met again when it returns. What it throws fails the test.
 void RunRanks(int world_size, const std::function<void(int rank)>& body);
 
+class World;
+// Runs body(world, rank) on the ranks of a new world of each of Sizes(least, most).
+void RunWorlds(int least, int most, const std::function<void(World& world, int rank)>& body);
+
 // What ranks wait for within a test. Made in the same order on all ranks.
 class RankBarrier {
  public:
@@ -117,12 +121,13 @@ class TransferBuffers {
   TransferBuffers(const TransferCase& transfer_case, int rank, int world_size,
                   SharedMemory* shared = nullptr);
 
-  // Fills the input, and the output with something else.
+  // Fills the input, and the output with something else, as they are at first.
   void Fill();
   Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0);
   const TransferCase& transfer_case() const { return case_; }
   // Reports the first wrong element.
   ::testing::AssertionResult Check() const;
+  std::vector<uint8_t> Received() const { return received().Get(); }
 
  private:
   // In place one of the two holds both.
@@ -148,6 +153,10 @@ void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequ
 
 // Submits `transfer`; a failure that leaves the test when that is refused.
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
+// Submits it, which fails so and makes no Work.
+Status ExpectRefused(Communicator& communicator, const Transfer& transfer);
+// Waits for a Work that succeeds, and releases it.
+void ExpectDone(Work* work);
 
 // A rank that is a process of its own: it all-reduces, several buffers at a time, some of them in
 // shared memory where the communicator offers that, until something fails.

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/ext/accelerator.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"
+#include "engine/ext/recorded_transfers.h"
 #include "engine/ext/shared_memory.h"
 #include "engine/ext/sub_groups.h"
 #include "engine/ext/wire_progress.h"
@@ -15,6 +17,8 @@
 
 namespace engine::conform {
 namespace {
+
+constexpr char kHeader[] = "engine/ext/shared_memory.h";
 
 template <typename Extension>
 Extension& Of(Communicator& communicator) {
@@ -25,7 +29,7 @@ Extension& Of(Communicator& communicator) {
 
 // All ranks' buffers in shared memory, those of one, and of all but one.
 TEST(SharedMemory, BuffersInItAndElsewhereGiveTheSameResults) {
-  CONTRACT(MUST, "engine/ext/shared_memory.h", "Buffers of a transfer may lie anywhere.");
+  MUST("Buffers of a transfer may lie anywhere.");
   for (const int size : Sizes(2, 3)) {
     World world(size);
     const CommunicatorTraits integers{.kinds = world.traits().kinds, .dtypes = Bit(DType::kInt32)};
@@ -44,11 +48,10 @@ TEST(SharedMemory, BuffersInItAndElsewhereGiveTheSameResults) {
 }
 
 TEST(SharedMemory, IsZeroedAndBounded) {
-  CONTRACT(MUST, "engine/ext/shared_memory.h",
-           "Allocate gives zeroes; kInvalidArgument for 0 bytes, kResourceExhausted when there is "
-           "no memory; Free ignores null.");
-  World world(Sizes(2, 2).back());
-  RunRanks(world.size(), [&](int rank) {
+  MUST(
+      "Allocate gives zeroes; kInvalidArgument for 0 bytes, kResourceExhausted when there is no "
+      "memory; Free ignores null.");
+  RunWorlds(2, 2, [](World& world, int rank) {
     auto& memory = Of<SharedMemory>(world.rank(rank));
     void* data = nullptr;
     EXPECT_EQ(memory.Allocate(0, &data).code(), StatusCode::kInvalidArgument);
@@ -73,13 +76,12 @@ TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
         std::deque<TransferBuffers> buffers;
         std::vector<Transfer> transfers;
         for (size_t i = begin; i < std::min(begin + kAtOnce, cases.size()); ++i) {
-          buffers.emplace_back(cases[i], rank, size).Fill();
+          buffers.emplace_back(cases[i], rank, size);
           transfers.push_back(buffers.back().MakeTransfer(i));
         }
         Work* work = nullptr;
         ASSERT_OK(Of<GroupedTransfers>(world.rank(rank)).SubmitGroup(transfers, &work));
-        EXPECT_OK(work->WaitHost(kWaitMs));
-        work->Release();
+        ExpectDone(work);
         for (const TransferBuffers& one : buffers) ASSERT_TRUE(one.Check());
       }
     });
@@ -89,8 +91,7 @@ TEST(GroupedTransfers, GiveWhatSingleOnesDo) {
 TEST(GroupedTransfers, RefuseWhatIsNoGroup) {
   CONTRACT(MUST, "engine/ext/grouped_transfers.h",
            "kInvalidArgument for an empty list and for one with a barrier; no Work is made then.");
-  World world(Sizes(1, 2).back());
-  RunRanks(world.size(), [&](int rank) {
+  RunWorlds(1, 2, [](World& world, int rank) {
     const std::vector<Transfer> barrier(2, {.kind = TransferKind::kBarrier});
     for (const size_t count : {size_t{0}, barrier.size()}) {
       Work* work = nullptr;
@@ -108,46 +109,80 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
   CONTRACT(MUST, "engine/ext/sub_groups.h",
            "Split gives a communicator of the ranks with the same color, in the order of key, and "
            "none for kNoColor; kInvalidArgument, which is no failure, for another color.");
-  for (const int size : Sizes(1, 4)) {
-    World world(size);
-    RunRanks(size, [&](int rank) {
-      const auto split = [&](int32_t color, int32_t key, std::unique_ptr<Communicator>* out) {
-        Communicator* made = nullptr;
-        const Status status = Of<SubGroups>(world.rank(rank)).Split(color, key, &made);
-        out->reset(made);
-        return status;
-      };
-      std::unique_ptr<Communicator> part, whole;
-      EXPECT_EQ(split(-7, 0, &part).code(), StatusCode::kInvalidArgument);
-      const bool alone = size > 2 && rank == size - 1;
-      ASSERT_OK(split(alone ? kNoColor : rank % 2, rank % 2 == 0 ? 5 : -rank, &part));
-      ASSERT_EQ(part == nullptr, alone);
-      ASSERT_OK(split(0, rank, &whole));
-      std::vector<int> expected;
-      for (int other = rank % 2; other < (size > 2 ? size - 1 : size); other += 2) {
-        expected.insert(rank % 2 == 0 ? expected.end() : expected.begin(), other);
-      }
-      const auto place = std::ranges::find(expected, rank) - expected.begin();
-      if (part != nullptr) {  // at the same time as another group works
-        TransferBuffers buffers({.kind = TransferKind::kAllGather, .count = 1000},
-                                static_cast<int>(place), static_cast<int>(expected.size()));
-        buffers.Fill();
-        EXPECT_OK(SubmitAndWait(*part, buffers.MakeTransfer(0)));
-        EXPECT_TRUE(buffers.Check());
-      }
-      TransferBuffers sum({.count = 1000}, rank, size);
-      sum.Fill();
-      EXPECT_OK(SubmitAndWait(*whole, sum.MakeTransfer(0)));
-      EXPECT_TRUE(sum.Check());
-    });
-  }
+  RunWorlds(1, 4, [](World& world, int rank) {
+    const int size = world.size();
+    const auto split = [&](int32_t color, int32_t key, std::unique_ptr<Communicator>* out) {
+      Communicator* made = nullptr;
+      const Status status = Of<SubGroups>(world.rank(rank)).Split(color, key, &made);
+      out->reset(made);
+      return status;
+    };
+    std::unique_ptr<Communicator> part, whole;
+    EXPECT_EQ(split(-7, 0, &part).code(), StatusCode::kInvalidArgument);
+    const bool alone = size > 2 && rank == size - 1;
+    ASSERT_OK(split(alone ? kNoColor : rank % 2, rank % 2 == 0 ? 5 : -rank, &part));
+    ASSERT_EQ(part == nullptr, alone);
+    ASSERT_OK(split(0, rank, &whole));
+    ASSERT_NE(whole, nullptr);
+    std::vector<int> expected;
+    for (int other = rank % 2; other < (size > 2 ? size - 1 : size); other += 2) {
+      expected.insert(rank % 2 == 0 ? expected.end() : expected.begin(), other);
+    }
+    const auto place = std::ranges::find(expected, rank) - expected.begin();
+    if (part != nullptr) {  // at the same time as another group works
+      TransferBuffers buffers({.kind = TransferKind::kAllGather, .count = 1000},
+                              static_cast<int>(place), static_cast<int>(expected.size()));
+      EXPECT_OK(SubmitAndWait(*part, buffers.MakeTransfer(0)));
+      EXPECT_TRUE(buffers.Check());
+    }
+    TransferBuffers sum({.count = 1000}, rank, size);
+    EXPECT_OK(SubmitAndWait(*whole, sum.MakeTransfer(0)));
+    EXPECT_TRUE(sum.Check());
+  });
+}
+
+TEST(RecordedTransfers, AreCarriedOutByEveryLaunch) {
+  CONTRACT(MUST, "engine/ext/recorded_transfers.h",
+           "A transfer that is submitted while its stream is recorded is part of the recording, "
+           "with what waits for it by WaitStream; every launch carries it out. Its Work is done at "
+           "once for the host.");
+  RunWorlds(1, 2, [](World& world, int rank) {
+    const int size = world.size();
+    Of<RecordedTransfers>(world.rank(rank));
+    Device& device = *DeviceOfRank(rank);
+    auto& accelerator = *Query<Accelerator>(device);
+    Stream* stream = nullptr;
+    Must(device.CreateStream(&stream));
+    const std::unique_ptr<Stream> owned(stream);
+    TransferBuffers buffers({.count = 5000, .in_place = true}, rank, size);
+    ExpectRight(world, rank, buffers, 0);
+    DeviceBytes copy(rank, 5000 * sizeof(float));
+    Transfer transfer = buffers.MakeTransfer(1);
+    transfer.stream = stream;
+    Must(accelerator.BeginRecording(stream));
+    Work* const work = MustSubmit(world.rank(rank), transfer);
+    EXPECT_OK(work->WaitStream(stream));
+    ExpectDone(work);
+    Must(device.Copy(copy.data(), transfer.recv, copy.size(), stream));
+    Recording* recording = nullptr;
+    Must(accelerator.EndRecording(stream, &recording));
+    const std::unique_ptr<Recording> launches(recording);
+    for (int launch = 0; launch < 3; ++launch) {
+      buffers.Fill();
+      Must(recording->Launch(stream));
+      Must(stream->Synchronize(kWaitMs));
+      EXPECT_TRUE(buffers.Check());
+      const std::vector<uint8_t> sums = buffers.Received(), copied = copy.Get();
+      EXPECT_TRUE(std::ranges::equal(copied, std::span(sums).first(copied.size())));
+      copy.Set(std::vector<uint8_t>(copy.size()));
+    }
+  });
 }
 
 TEST(WireProgress, GrowsWithWhatMoves) {
   CONTRACT(MUST, "engine/ext/wire_progress.h",
            "bytes_moved() grows with what this rank moves, and never shrinks.");
-  World world(Sizes(2, 2).back());
-  RunRanks(world.size(), [&](int rank) {
+  RunWorlds(2, 2, [](World& world, int rank) {
     auto& progress = Of<WireProgress>(world.rank(rank));
     for (uint64_t i = 0; i < 3; ++i) {
       const uint64_t before = progress.bytes_moved();
@@ -161,8 +196,7 @@ TEST(WireProgress, GrowsWithWhatMoves) {
 TEST(LinkCost, IsThatOfAMessage) {
   CONTRACT(MUST, "engine/ext/link_cost.h",
            "A rank sends messages of at most message_bytes, with header_bytes in front of each.");
-  World world(Sizes(1, 2).back());
-  RunRanks(world.size(), [&](int rank) {
+  RunWorlds(1, 2, [](World& world, int rank) {
     const LinkCost cost = Of<LinkModel>(world.rank(rank)).cost();
     EXPECT_TRUE(cost.message_bytes == 0 || cost.header_bytes < cost.message_bytes)
         << cost.header_bytes << " of " << cost.message_bytes;

@@ -14,6 +14,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/communicator.h";
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -52,10 +54,10 @@ std::vector<pid_t> StartRanks(const TemporaryFolder& folder, int size, int victi
 }
 
 TEST(CommunicatorProcess, SurvivorsOfAKilledRankNameItPromptly) {
-  CONTRACT(SHOULD, "engine/communicator.h",
-           "When a rank aborts or its process dies, the transfers of others that need it "
-           "should fail within a second, with kPeerLost and its rank, and not only by their "
-           "deadline.");
+  SHOULD(
+      "When a rank aborts or its process dies, the transfers of others that need it "
+      "should fail within a second, with kPeerLost and its rank, and not only by their "
+      "deadline.");
   constexpr int64_t kTooLateMs = 6000;  // more than kPromptly: a timeout of its own is too late
   const int size = OneSize(2, 3);
   for (const int victim : {0, size - 1}) {
@@ -74,8 +76,7 @@ TEST(CommunicatorProcess, SurvivorsOfAKilledRankNameItPromptly) {
 
 // Whoever waits for whom: every rank names the one that is stopped.
 TEST(CommunicatorProcess, ARankThatIsStoppedIsATimeoutThatNamesIt) {
-  CONTRACT(SHOULD, "engine/communicator.h",
-           "A kTimeout should name the rank that has not moved, on every rank.");
+  SHOULD("A kTimeout should name the rank that has not moved, on every rank.");
   const int size = OneSize(2, 4), stopped = size / 2;
   const TemporaryFolder folder;
   const std::vector<pid_t> ranks = StartRanks(folder, size, stopped, SIGSTOP, 1500);

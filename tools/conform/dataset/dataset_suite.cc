@@ -17,6 +17,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/dataset.h";
+
 constexpr int64_t kMostSamples = 100;
 constexpr size_t kMargin = 64;
 constexpr uint8_t kMarginFill = 0xa5;
@@ -72,9 +74,9 @@ class Datasets : public testing::Test {
 };
 
 TEST_F(Datasets, SaysWhatASampleIs) {
-  CONTRACT(MUST, "engine/dataset.h",
-           "There are an input and a sample to train on; tensors have names and extents, classes "
-           "are of int32; what is known before Open stays true; a digest is visible characters.");
+  MUST(
+      "There are an input and a sample to train on; tensors have names and extents, classes are "
+      "of int32; what is known before Open stays true; a digest is visible characters.");
   const auto unopened = Make<Dataset>();
   const auto before = TensorsOf(*unopened);
   const auto dataset = MakeOpen();
@@ -100,9 +102,9 @@ TEST_F(Datasets, SaysWhatASampleIs) {
 }
 
 TEST_F(Datasets, ASampleDependsOnItsIndexAndNotOnWhatElseIsAskedFor) {
-  CONTRACT(MUST, "engine/dataset.h",
-           "What is written for an index depends on the options, the content, the seed, the split "
-           "and the epoch, and on nothing else.");
+  MUST(
+      "What is written for an index depends on the options, the content, the seed, the split and "
+      "the epoch, and on nothing else.");
   const auto one = MakeOpen(), other = MakeOpen();
   EXPECT_EQ(one->info().digest, other->info().digest);
   for (const Split split : {Split::kTrain, Split::kHeldOut}) {
@@ -122,7 +124,7 @@ TEST_F(Datasets, ASampleDependsOnItsIndexAndNotOnWhatElseIsAskedFor) {
 }
 
 TEST_F(Datasets, ClassesAreInTheirRange) {
-  CONTRACT(MUST, "engine/dataset.h", "classes > 0: int32 numbers in [0, classes).");
+  MUST("classes > 0: int32 numbers in [0, classes).");
   const auto dataset = MakeOpen();
   const auto tensors = TensorsOf(*dataset);
   for (const Split split : {Split::kTrain, Split::kHeldOut}) {
@@ -139,8 +141,7 @@ TEST_F(Datasets, ClassesAreInTheirRange) {
 }
 
 TEST_F(Datasets, NothingIsWrittenForNoSample) {
-  CONTRACT(MUST, "engine/dataset.h",
-           "Fill writes the samples of `indices`, dense, and nothing else; there may be none.");
+  MUST("Fill writes the samples of `indices`, dense, and nothing else; there may be none.");
   const auto dataset = MakeOpen();
   for (const std::vector<uint8_t>& tensor : Fill(*dataset, Split::kTrain, 0, {})) {
     EXPECT_TRUE(tensor.empty());
@@ -148,7 +149,7 @@ TEST_F(Datasets, NothingIsWrittenForNoSample) {
 }
 
 TEST_F(Datasets, ThreadsMayAskAtTheSameTime) {
-  CONTRACT(MUST, "engine/dataset.h", "Any rank may ask for any sample at any time.");
+  MUST("Any rank may ask for any sample at any time.");
   const auto dataset = MakeOpen();
   const auto indices = Some(*dataset, Split::kTrain);
   const Bytes expected = Fill(*dataset, Split::kTrain, 2, indices);

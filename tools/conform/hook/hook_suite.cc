@@ -16,6 +16,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/gradient_hook.h";
+
 class Hook : public testing::Test {
  protected:
   static std::unique_ptr<GradientHook> Ready() {
@@ -36,7 +38,7 @@ void ExpectEqual(const std::vector<Gradient>& one, const std::vector<Gradient>& 
 }
 
 TEST_F(Hook, KeepsGradientsFinite) {
-  CONTRACT(MUST, "engine/gradient_hook.h", "Finite gradients stay finite.");
+  MUST("Finite gradients stay finite.");
   uint64_t step = 0;
   for (const uint32_t seed : Seeds(10)) {
     auto gradients = RandomGradients(seed);
@@ -51,9 +53,9 @@ TEST_F(Hook, KeepsGradientsFinite) {
 
 // Transfers end in another order on each rank and in each step, and parameters must not drift apart.
 TEST_F(Hook, GivesTheSameBitsInAnyOrder) {
-  CONTRACT(MUST, "engine/gradient_hook.h",
-           "Gradients come in any order, and in another one on each rank and in each step: the "
-           "result has the same bits.");
+  MUST(
+      "Gradients come in any order, and in another one on each rank and in each step: the result "
+      "has the same bits.");
   for (const uint32_t seed : Seeds(2)) {
     std::mt19937 random(seed);
     const bool cut = seed % 2 == 0 && scope() != HookScope::kTensor;
@@ -78,9 +80,9 @@ TEST_F(Hook, GivesTheSameBitsInAnyOrder) {
 
 // A step may not reach every gradient.
 TEST_F(Hook, RemembersOnlyWhatItSaves) {
-  CONTRACT(MUST, "engine/gradient_hook.h",
-           "What a step leaves in the hook is what SavedState keeps: a run that goes on from a "
-           "checkpoint has another object.");
+  MUST(
+      "What a step leaves in the hook is what SavedState keeps: a run that goes on from a "
+      "checkpoint has another object.");
   uint64_t step = 0;
   for (const uint32_t seed : Seeds(10)) {
     auto gradients = RandomGradients(seed);
@@ -99,8 +101,7 @@ TEST_F(Hook, RemembersOnlyWhatItSaves) {
 }
 
 TEST_F(Hook, WritesNothingBesideTheGradient) {
-  CONTRACT(MUST, "engine/gradient_hook.h",
-           "Apply changes `count` elements of data, one scale, and nothing else.");
+  MUST("Apply changes `count` elements of data, one scale, and nothing else.");
   constexpr float kMargin = 12345;
   for (const int64_t count : {1, 3, 16, 1001}) {
     constexpr int64_t kSide = 64;
@@ -134,9 +135,9 @@ void ExpectNear(const std::vector<Gradient>& result, const std::vector<GradientS
 
 // Gradients come in spans: as transfers end, and in sharded runs only a part on each rank.
 TEST_F(Hook, DoesToSpansWhatItDoesToTheWhole) {
-  CONTRACT(MUST, "engine/gradient_hook.h",
-           "kSpan: Apply works element by element, on any span of a gradient; kGlobal: spans are "
-           "shown to Observe and given to Apply in any cut.");
+  MUST(
+      "kSpan: Apply works element by element, on any span of a gradient; kGlobal: spans are shown "
+      "to Observe and given to Apply in any cut.");
   if (scope() == HookScope::kTensor) GTEST_SKIP() << "this hook asks for whole gradients";
   const auto whole = Ready();
   uint64_t step = 0;
@@ -156,8 +157,7 @@ TEST_F(Hook, DoesToSpansWhatItDoesToTheWhole) {
 }
 
 TEST_F(Hook, GivesTheResultOfOneRankWhenRanksSumWhatTheyObserved) {
-  CONTRACT(
-      MUST, "engine/gradient_hook.h",
+  MUST(
       "Observed: at most 16 numbers, the same number of them in every step, whose sum over the "
       "ranks Apply uses.");
   if (scope() != HookScope::kGlobal) GTEST_SKIP() << "this hook observes nothing";

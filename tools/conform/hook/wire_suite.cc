@@ -16,6 +16,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/wire_format.h";
+
 constexpr int64_t kCounts[] = {1, 2, 15, 16, 31, 100, 1003, 5000};
 
 std::vector<float> RandomValues(uint32_t seed, int64_t count) {
@@ -40,9 +42,9 @@ class Wire : public testing::Test {
 };
 
 TEST_F(Wire, DescribesItsForm) {
-  CONTRACT(MUST, "engine/ext/wire_format.h",
-           "Traits and PackedBytes are the same every time; there are 0 to kMaxWireStates states, "
-           "which have names.");
+  MUST(
+      "Traits and PackedBytes are the same every time; there are 0 to kMaxWireStates states, "
+      "which have names.");
   const WireTraits traits = wire_->wire_traits();
   ASSERT_GE(traits.state_count, 0);
   ASSERT_LE(traits.state_count, kMaxWireStates);
@@ -54,9 +56,7 @@ TEST_F(Wire, DescribesItsForm) {
 }
 
 TEST_F(Wire, PackWritesAllOfTheWireAndNothingElse) {
-  CONTRACT(
-      MUST, "engine/ext/wire_format.h",
-      "Pack writes `wire`, all of it, from the gradient, which stays as it is, and the states.");
+  MUST("Pack writes `wire`, all of it, from the gradient, which stays as it is, and the states.");
   for (const int64_t count : kCounts) {
     SCOPED_TRACE("elements " + std::to_string(count));
     const std::vector<float> values = RandomValues(1, count);
@@ -68,7 +68,7 @@ TEST_F(Wire, PackWritesAllOfTheWireAndNothingElse) {
 }
 
 TEST_F(Wire, UnpackReplacesWhatWasThere) {
-  CONTRACT(MUST, "engine/ext/wire_format.h", "Unpack without `accumulate` replaces the gradient.");
+  MUST("Unpack without `accumulate` replaces the gradient.");
   for (const int64_t count : kCounts) {
     WireSpan span(*wire_, RandomValues(2, count));
     const auto bytes = Pack(*wire_, span);
@@ -79,7 +79,7 @@ TEST_F(Wire, UnpackReplacesWhatWasThere) {
 }
 
 TEST_F(Wire, UnpackOfFurtherRanksAdds) {
-  CONTRACT(MUST, "engine/ext/wire_format.h", "Unpack with `accumulate` adds to the gradient.");
+  MUST("Unpack with `accumulate` adds to the gradient.");
   if (!packed()) GTEST_SKIP() << "the communicator adds";
   for (const int64_t count : kCounts) {
     WireSpan one(*wire_, RandomValues(4, count)), other(*wire_, RandomValues(5, count));
@@ -94,8 +94,7 @@ TEST_F(Wire, UnpackOfFurtherRanksAdds) {
 
 // Sharded updates: each rank takes its part of what arrived.
 TEST_F(Wire, ACastCanBeUnpackedInParts) {
-  CONTRACT(MUST, "engine/ext/wire_format.h",
-           "Unpack may be given a part of what was one span for Pack when the kind is kCast.");
+  MUST("Unpack may be given a part of what was one span for Pack when the kind is kCast.");
   if (packed()) GTEST_SKIP() << "packed spans are unpacked whole";
   WireSpan span(*wire_, RandomValues(6, 1003));
   WireBytesOf wire(*wire_, span.count());
@@ -117,9 +116,9 @@ TEST_F(Wire, ACastCanBeUnpackedInParts) {
 // Spans come in another order in each step and on each rank; and a run that goes on from a
 // checkpoint has new objects and the old states.
 TEST_F(Wire, RemembersOnlyInItsStates) {
-  CONTRACT(MUST, "engine/ext/wire_format.h",
-           "What a step leaves is in the states and in SavedState alone: a run that goes on from a "
-           "checkpoint has another object.");
+  MUST(
+      "What a step leaves is in the states and in SavedState alone: a run that goes on from a "
+      "checkpoint has another object.");
   std::vector<WireSpan> spans, resumed;
   for (const int64_t count : kCounts) spans.emplace_back(*wire_, RandomValues(7, count));
   resumed = spans;
@@ -148,9 +147,9 @@ TEST_F(Wire, RemembersOnlyInItsStates) {
 
 // Steps with many targets and with few, and loss scales: powers of two, so that nothing is rounded.
 TEST_F(Wire, StatesAreInTheUnitOfTheMean) {
-  CONTRACT(MUST, "engine/ext/wire_format.h",
-           "A state keeps gradients as the mean has them, times WireCall::scale, and what goes "
-           "from it to the wire is divided by the scale of that step.");
+  MUST(
+      "A state keeps gradients as the mean has them, times WireCall::scale, and what goes from it "
+      "to the wire is divided by the scale of that step.");
   if (wire_->wire_traits().state_count == 0) GTEST_SKIP() << "it has to do with sums alone";
   const std::vector<float> zeros(1003, 0);
   WireSpan mean(*wire_, zeros), sum = mean;
@@ -168,9 +167,9 @@ TEST_F(Wire, StatesAreInTheUnitOfTheMean) {
 
 // Nothing is lost for good: over many steps with one gradient, what arrives tends to it.
 TEST_F(Wire, WhatArrivesTendsToTheGradient) {
-  CONTRACT(MUST, "engine/ext/wire_format.h",
-           "Nothing is lost for good: the mean of what arrives of one gradient tends to it over "
-           "the steps, or, without states, is within 1/16 of its largest element.");
+  MUST(
+      "Nothing is lost for good: the mean of what arrives of one gradient tends to it over the "
+      "steps, or, without states, is within 1/16 of its largest element.");
   constexpr size_t kCount = 64;
   for (const uint32_t seed : Seeds(3)) {
     WireSpan span(*wire_, RandomValues(seed, kCount));
@@ -197,9 +196,7 @@ TEST_F(Wire, WhatArrivesTendsToTheGradient) {
 
 // What arrives may have been cut or changed on its way.
 TEST_F(Wire, UnpackRefusesOrTakesWhateverArrives) {
-  CONTRACT(
-      MUST, "engine/ext/wire_format.h",
-      "Unpack gives kBadData for bytes that no Pack makes, and writes nothing but the gradient.");
+  MUST("Unpack gives kBadData for bytes that no Pack makes, and writes nothing but the gradient.");
   constexpr size_t kMargin = 64;
   for (const uint32_t seed : Seeds(200)) {
     std::mt19937 random(seed);

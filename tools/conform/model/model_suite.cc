@@ -19,6 +19,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/model.h";
+
 class Models : public testing::Test {
  protected:
   Models() {
@@ -89,7 +91,7 @@ std::string Describe(const graph::Graph& graph) {
 }
 
 TEST_F(Models, BuildsTheSameGraphEveryTime) {
-  CONTRACT(MUST, "engine/model.h", "The same graph for the same data and ops, on every rank.");
+  MUST("The same graph for the same data and ops, on every rank.");
   const auto one = Make<Model>(), other = Make<Model>();
   const graph::Graph graph = Build(*one);
   EXPECT_NE(graph.loss, graph::kNone);
@@ -117,9 +119,9 @@ TEST_F(Models, GivesTheSameValuesEveryTime) {
 }
 
 TEST_F(Models, BuildsAGraphForInference) {
-  CONTRACT(MUST, "engine/model.h",
-           "with_loss = 0: a graph for inference ends at its outputs, may not use the targets' "
-           "values, and has no parameters but those of the graph with a loss.");
+  MUST(
+      "with_loss = 0: a graph for inference ends at its outputs, may not use the targets' values, "
+      "and has no parameters but those of the graph with a loss.");
   const auto model = Make<Model>();
   const graph::Graph trained = Build(*model), graph = Build(*model, false);
   EXPECT_EQ(graph.loss, graph::kNone);
@@ -135,8 +137,7 @@ TEST_F(Models, BuildsAGraphForInference) {
 }
 
 TEST_F(Models, ReturnsTheErrorsOfItsBuilder) {
-  CONTRACT(MUST, "engine/model.h",
-           "Build returns the first error that a call of the builder gave.");
+  MUST("Build returns the first error that a call of the builder gave.");
   const auto model = Make<Model>();
   const model::ModelRequest request = Request(true);
   for (int good_ops = 0;; ++good_ops) {

@@ -16,6 +16,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/optimizer.h";
+
 constexpr size_t kCount = 1003;  // prime to every vector width
 constexpr uint32_t kSteps = 5;
 
@@ -58,9 +60,9 @@ void ExpectEqual(const OptimizerRig& one, const OptimizerRig& other, uint32_t st
 }
 
 TEST_F(Optimizers, DescribesItsStates) {
-  CONTRACT(MUST, "engine/optimizer.h",
-           "0 to kMaxOptimizerStates states; of their names no two are equal and none is empty; "
-           "their format version is at least 1.");
+  MUST(
+      "0 to kMaxOptimizerStates states; of their names no two are equal and none is empty; their "
+      "format version is at least 1.");
   const OptimizerTraits traits = optimizer_->traits();
   ASSERT_GE(traits.state_count, 0);
   ASSERT_LE(traits.state_count, kMaxOptimizerStates);
@@ -72,8 +74,7 @@ TEST_F(Optimizers, DescribesItsStates) {
 }
 
 TEST_F(Optimizers, MovesAgainstTheGradient) {
-  CONTRACT(SHOULD, "engine/optimizer.h",
-           "The first update should move a value against its gradient.");
+  SHOULD("The first update should move a value against its gradient.");
   OptimizerRig rig(*optimizer_, {1, 1, -1, -1});
   Must(rig.Update({2, -2, 2, -2}, 1));
   EXPECT_LT(rig.value()[0], 1);
@@ -83,9 +84,9 @@ TEST_F(Optimizers, MovesAgainstTheGradient) {
 }
 
 TEST_F(Optimizers, GivesTheSameBitsHoweverATensorIsCut) {
-  CONTRACT(MUST, "engine/optimizer.h",
-           "kSpan: any slice of a parameter can be updated alone, with the same bits; calls for "
-           "disjoint spans may run at the same time.");
+  MUST(
+      "kSpan: any slice of a parameter can be updated alone, with the same bits; calls for "
+      "disjoint spans may run at the same time.");
   if (!takes_spans()) GTEST_SKIP() << "this optimizer does not offer to update spans";
   for (const uint32_t seed : Seeds(20)) {
     std::mt19937 random(seed);
@@ -105,8 +106,7 @@ TEST_F(Optimizers, GivesTheSameBitsHoweverATensorIsCut) {
 }
 
 TEST_F(Optimizers, UpdatesManySpansAsOneAfterTheOther) {
-  CONTRACT(MUST, "engine/optimizer.h",
-           "Updates many of them, the same as one Update after the other.");
+  MUST("Updates many of them, the same as one Update after the other.");
   auto* const spans = Query<SpanUpdates>(*optimizer_);
   if (spans == nullptr || !takes_spans()) GTEST_SKIP() << "it takes one span at a time";
   for (const uint32_t seed : Seeds(5)) {
@@ -128,8 +128,7 @@ TEST_F(Optimizers, UpdatesManySpansAsOneAfterTheOther) {
 }
 
 TEST_F(Optimizers, RemembersOnlyInItsStates) {
-  CONTRACT(
-      MUST, "engine/optimizer.h",
+  MUST(
       "What an update leaves is in value and states alone: a run that goes on from a checkpoint "
       "has another object.");
   for (const uint32_t seed : Seeds(5)) {
@@ -146,8 +145,7 @@ TEST_F(Optimizers, RemembersOnlyInItsStates) {
 }
 
 TEST_F(Optimizers, WritesNothingBesideValueAndStates) {
-  CONTRACT(MUST, "engine/optimizer.h",
-           "An update writes `count` elements of value and of each state, and nothing else.");
+  MUST("An update writes `count` elements of value and of each state, and nothing else.");
   constexpr size_t kSide = 64;
   constexpr float kMargin = 12345;
   for (const size_t count : {1, 7, 16, 1003}) {
@@ -176,7 +174,7 @@ TEST_F(Optimizers, WritesNothingBesideValueAndStates) {
 
 // A power of two scales without rounding, so the bits must agree.
 TEST_F(Optimizers, MultipliesTheGradientByItsScale) {
-  CONTRACT(MUST, "engine/optimizer.h", "The gradient is gradient[i] * gradient_scale.");
+  MUST("The gradient is gradient[i] * gradient_scale.");
   OptimizerRig scaled(*optimizer_, RandomFloats(kCount, 1));
   OptimizerRig plain = scaled;
   for (uint32_t step = 1; step <= kSteps; ++step) {
@@ -189,9 +187,9 @@ TEST_F(Optimizers, MultipliesTheGradientByItsScale) {
 }
 
 TEST_F(Optimizers, LeavesAParameterWithoutGradientAndDecayAlone) {
-  CONTRACT(SHOULD, "engine/optimizer.h",
-           "Where the gradient has always been 0, and weight_decay_scale is 0, no value "
-           "should change.");
+  SHOULD(
+      "Where the gradient has always been 0, and weight_decay_scale is 0, no value "
+      "should change.");
   OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
   const std::vector<float> zero(kCount, 0);
   for (uint32_t step = 1; step <= 3; ++step) {
@@ -201,7 +199,7 @@ TEST_F(Optimizers, LeavesAParameterWithoutGradientAndDecayAlone) {
 }
 
 TEST_F(Optimizers, AcceptsAnEmptySpan) {
-  CONTRACT(MUST, "engine/optimizer.h", "Arrays may be null where count is 0.");
+  MUST("Arrays may be null where count is 0.");
   OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
   Must(rig.Update(RandomFloats(kCount, 2), 1, {}, 5, 5));
   EXPECT_EQ(rig.value(), RandomFloats(kCount, 1));

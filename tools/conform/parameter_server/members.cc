@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tools/conform/communicator/absence.h"
-#include "tools/conform/parameter_server/served_fixture.h"
+#include "tools/conform/subject.h"
 
 namespace engine::conform {
 namespace {
@@ -18,23 +18,9 @@ constexpr auto kServerTimeout = std::chrono::seconds(20);
 
 std::optional<UpdateMode> ModeOf(const ServedCase& served) {
   static auto* const known = new std::map<int, std::optional<UpdateMode>>;
-  const auto found = known->find(served.servers);
-  if (found != known->end()) return found->second;
-  std::optional<UpdateMode>& mode = (*known)[served.servers];
-  ServedWorld world(served, 1);
-  std::vector<std::unique_ptr<Communicator>> servers(static_cast<size_t>(served.servers));
-  RunRanks(1 + served.servers, [&](int member) {
-    if (member > 0) {
-      if (auto made = world.MakeServer(member - 1); made.ok()) {
-        servers[static_cast<size_t>(member - 1)] = std::move(*made);
-      }
-      return;
-    }
-    const auto rank = world.MakeRank(0, 0);
-    ParameterClient* const client = rank.ok() ? Query<ParameterClient>(**rank) : nullptr;
-    if (client != nullptr) mode = client->traits().mode;
-  });
-  return mode;
+  const auto [found, is_new] = known->try_emplace(served.servers);
+  if (is_new) found->second = Members(served, 1).mode();
+  return found->second;
 }
 
 std::string NoParameterServer() {
@@ -44,31 +30,30 @@ std::string NoParameterServer() {
 }
 
 Members::Members(const ServedCase& served, int ranks, const OptimizerChoice& optimizer)
-    : choice_(optimizer), ranks_(static_cast<size_t>(ranks)) {
-  world_ = std::make_unique<ServedWorld>(served, ranks);
-  std::vector<std::promise<Status>> made(static_cast<size_t>(served.servers));
-  for (int index = 0; index < served.servers; ++index) {
-    servers_.push_back(std::make_unique<Server>());
+    : server_count_(served.servers),
+      choice_(optimizer),
+      ranks_(static_cast<size_t>(ranks)),
+      servers_(static_cast<size_t>(served.servers)) {
+  std::vector<std::promise<Status>> made(servers_.size());
+  for (int index = 0; index < server_count_; ++index) {
     StartServer(index, &made[static_cast<size_t>(index)]);
   }
-  std::vector<Status> errors(static_cast<size_t>(ranks));
+  std::vector<Status> errors(ranks_.size());
   RunRanks(ranks, [&](int rank) { errors[static_cast<size_t>(rank)] = MakeRank(rank); });
   for (std::promise<Status>& server : made) errors.push_back(server.get_future().get());
-  ok_ = true;
-  for (size_t i = 0; i < errors.size(); ++i) {
-    if (errors[i].ok()) continue;
-    ok_ = false;
-    ADD_FAILURE() << (i < ranks_.size() ? "rank " : "server ")
-                  << (i < ranks_.size() ? i : i - ranks_.size()) << ": " << errors[i].message();
-  }
+  const auto failed = std::ranges::find_if(errors, [](const Status& one) { return !one.ok(); });
+  if (failed == errors.end()) return;
+  const auto at = static_cast<int>(failed - errors.begin());
+  error_ = at < ranks ? failed->WithContext("rank %d", at)
+                      : failed->WithContext("server %d", at - ranks);
 }
 
 Members::~Members() {
   for (int rank = 0; rank < ranks(); ++rank) Leave(rank);
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    Server& server = *servers_[i];
+  for (Member& server : servers_) {
     if (server.served.wait_for(kServerTimeout) != std::future_status::ready) {
-      ADD_FAILURE() << "server " << i << " goes on although every rank has left";
+      ADD_FAILURE() << "server " << &server - servers_.data()
+                    << " goes on although every rank has left";
       server.communicator->Abort(Status::Error(StatusCode::kAborted, "the test gives up"));
     }
     server.thread.join();
@@ -76,86 +61,91 @@ Members::~Members() {
   }
 }
 
-void Members::StartServer(int index, std::promise<Status>* made) {
-  Server& server = *servers_[static_cast<size_t>(index)];
-  server.served = server.result.get_future().share();
-  server.optimizer = choice_.Make();
-  server.thread = std::thread([this, index, made, &server] {
-    auto communicator = world_->MakeServer(index);
-    ParameterServer* serving = nullptr;
-    Status status = communicator.status();
-    if (communicator.ok()) {
-      server.communicator = std::move(*communicator);
-      serving = Query<ParameterServer>(*server.communicator);
-      if (serving == nullptr) {
-        status = Status::Error(StatusCode::kUnsupported, "it offers no ParameterServer");
-      }
-    }
-    made->set_value(status);
-    server.result.set_value(serving != nullptr ? serving->Serve(*server.optimizer) : status);
-  });
+Status Members::Make(const RankInfo& info, Member* out) {
+  MemoryHost* host = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    host = &hosts_.emplace_back(info, store_);
+  }
+  out->optimizer = choice_.Make();
+  ENGINE_ASSIGN_OR_RETURN(out->communicator, UnderTest().plugin.Create<Communicator>(*host));
+  const auto& id = info.is_server != 0 ? ParameterServer::kId : ParameterClient::kId;
+  if (out->communicator->Query(id, 0) != nullptr) return {};
+  return Status::Error(StatusCode::kUnsupported, "it offers no %s", std::string(id).c_str());
 }
 
 Status Members::MakeRank(int rank) {
-  Rank& member = At(rank);
-  member.optimizer = choice_.Make();
-  ENGINE_ASSIGN_OR_RETURN(member.communicator, world_->MakeRank(rank, member.incarnation));
-  if (Query<ParameterClient>(*member.communicator) != nullptr) return {};
-  return Status::Error(StatusCode::kUnsupported, "it offers no ParameterClient");
+  Member& member = ranks_[static_cast<size_t>(rank)];
+  return Make({.rank = rank,
+               .world_size = ranks(),
+               .local_rank = rank,
+               .local_world_size = ranks(),
+               .servers = server_count_,
+               .incarnation = member.incarnation},
+              &member);
 }
 
-ParameterClient& Members::client(int rank) {
-  return *Query<ParameterClient>(*At(rank).communicator);
-}
-
-::testing::AssertionResult Members::OnAll(const std::function<Status(int rank)>& body) {
-  if (!ok_) return ::testing::AssertionFailure() << "there is no run";
-  std::vector<Status> errors(ranks_.size());
-  RunRanks(ranks(), [&](int rank) { errors[static_cast<size_t>(rank)] = body(rank); });
-  for (size_t i = 0; i < errors.size(); ++i) {
-    if (errors[i].ok()) continue;
-    return ::testing::AssertionFailure() << "rank " << i << ": " << errors[i].message();
-  }
-  return ::testing::AssertionSuccess();
-}
-
-::testing::AssertionResult Members::Register(const std::vector<TestBucket>& buckets) {
-  const std::vector<ServedBucket> served = ServedBuckets(buckets);
-  return OnAll(
-      [&](int rank) { return client(rank).Register(served, optimizer(rank), kTimeoutMs); });
-}
-
-::testing::AssertionResult Members::Start(const std::vector<TestBucket>& buckets) {
-  if (const auto registered = Register(buckets); !registered) return registered;
-  return OnAll([&](int rank) -> Status {
-    for (const TestBucket& bucket : buckets) {
-      const std::vector<float> values = bucket.Values();
-      if (rank == 0) {
-        ENGINE_RETURN_IF_ERROR(client(0).Store(bucket.key, -1, values.data(), kTimeoutMs));
-        continue;
-      }
-      std::vector<float> loaded;
-      ENGINE_RETURN_IF_ERROR(Load(rank, bucket, -1, &loaded));
-      const auto same = SameBits(loaded, values);
-      if (!same) return Status::Error(StatusCode::kInternal, "load: %s", same.message());
+void Members::StartServer(int index, std::promise<Status>* made) {
+  Member& server = servers_[static_cast<size_t>(index)];
+  server.served = server.result.get_future().share();
+  server.thread = std::thread([this, index, made, &server] {
+    Status status = Make({.rank = index,
+                          .world_size = ranks(),
+                          .local_world_size = ranks(),
+                          .servers = server_count_,
+                          .is_server = 1},
+                         &server);
+    made->set_value(status);
+    if (status.ok()) {
+      status = Query<ParameterServer>(*server.communicator)->Serve(*server.optimizer);
     }
-    return {};
+    server.result.set_value(status);
   });
 }
 
-void Members::Leave(int rank) {
-  At(rank).communicator.reset();
+std::optional<UpdateMode> Members::mode() {
+  const auto& first = ranks_.front().communicator;
+  auto* const client = first != nullptr ? Query<ParameterClient>(*first) : nullptr;
+  return client != nullptr ? std::optional(client->traits().mode) : std::nullopt;
 }
 
-::testing::AssertionResult Members::Rejoin(int rank) {
-  ++At(rank).incarnation;
-  const Status status = MakeRank(rank);
-  if (status.ok()) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "rank " << rank << ": " << status.message();
+Communicator& Members::communicator(int rank) {
+  Must(error_);
+  return *ranks_[static_cast<size_t>(rank)].communicator;
+}
+
+Status Members::Register(int rank, const std::vector<TestBucket>& buckets) {
+  return client(rank).Register(ServedBuckets(buckets), *ranks_[static_cast<size_t>(rank)].optimizer,
+                               kTimeoutMs);
+}
+
+void Members::OnAll(const std::function<void(int rank)>& body) {
+  RunRanks(ranks(), body);
+  if (testing::Test::HasFailure()) throw std::runtime_error("the test cannot go on");
+}
+
+void Members::RegisterAll(const std::vector<TestBucket>& buckets) {
+  OnAll([&](int rank) { Must(Register(rank, buckets)); });
+}
+
+std::vector<TestBucket> Members::Start(std::vector<TestBucket> buckets) {
+  RegisterAll(buckets);
+  OnAll([&](int rank) {
+    for (const TestBucket& bucket : buckets) {
+      if (rank == 0) Must(Store(bucket, -1, bucket.Values()));
+      if (rank != 0) ExpectLoaded(rank, bucket, -1, bucket.Values());
+    }
+  });
+  return buckets;
+}
+
+void Members::Rejoin(int rank) {
+  ++ranks_[static_cast<size_t>(rank)].incarnation;
+  Must(MakeRank(rank));
 }
 
 Status Members::Served(int index) {
-  const auto& served = servers_[static_cast<size_t>(index)]->served;
+  const auto& served = servers_[static_cast<size_t>(index)].served;
   if (served.wait_for(kServerTimeout) == std::future_status::ready) return served.get();
   return Status::Error(StatusCode::kTimeout, "server %d goes on", index);
 }
@@ -175,20 +165,15 @@ Transfer Members::TransferOf(int rank, const TestBucket& bucket, const float* se
           .timeout_ms = timeout_ms};
 }
 
-Work* Members::Submit(int rank, const Transfer& transfer) {
-  Work* work = nullptr;
-  EXPECT_OK(communicator(rank).Submit(transfer, &work));
-  return work;
-}
-
 Work* Members::SubmitPush(int rank, const TestBucket& bucket, const std::vector<float>& gradient) {
-  return Submit(rank, TransferOf(rank, bucket, gradient.data(), nullptr));
+  return MustSubmit(communicator(rank), TransferOf(rank, bucket, gradient.data(), nullptr));
 }
 
 Work* Members::SubmitPull(int rank, const TestBucket& bucket, std::vector<float>* value,
                           int64_t timeout_ms) {
   value->resize(static_cast<size_t>(bucket.count()));
-  return Submit(rank, TransferOf(rank, bucket, nullptr, value->data(), nullptr, timeout_ms));
+  return MustSubmit(communicator(rank),
+                    TransferOf(rank, bucket, nullptr, value->data(), nullptr, timeout_ms));
 }
 
 Status Members::Push(int rank, const TestBucket& bucket, const std::vector<float>& gradient,
@@ -203,14 +188,25 @@ Status Members::Pull(int rank, const TestBucket& bucket, std::vector<float>* val
   return SubmitAndWait(communicator(rank), TransferOf(rank, bucket, nullptr, value->data(), rows));
 }
 
+Status Members::Store(const TestBucket& bucket, int32_t state, const std::vector<float>& data) {
+  return client(0).Store(bucket.key, state, data.data(), kTimeoutMs);
+}
+
 Status Members::Load(int rank, const TestBucket& bucket, int32_t state, std::vector<float>* data,
                      int64_t timeout_ms) {
   data->assign(static_cast<size_t>(bucket.count()), -77);
   return client(rank).Load(bucket.key, state, data->data(), timeout_ms);
 }
 
+void Members::ExpectLoaded(int rank, const TestBucket& bucket, int32_t state,
+                           const std::vector<float>& expected) {
+  std::vector<float> loaded;
+  Must(Load(rank, bucket, state, &loaded));
+  EXPECT_TRUE(SameBits(loaded, expected))
+      << "rank " << rank << ", bucket " << bucket.key << ", state " << state;
+}
+
 Status Finish(Work* work) {
-  if (work == nullptr) return Status::Error(StatusCode::kInternal, "it was refused");
   const Status status = work->WaitHost(kTimeoutMs + 5000);
   work->Release();
   return status;

@@ -46,7 +46,6 @@ std::vector<TestBucket> SmallBuckets();
 
 // Borrows the spans.
 std::vector<ServedBucket> ServedBuckets(const std::vector<TestBucket>& buckets);
-std::vector<ServedBucket> ServedBuckets(std::vector<TestBucket>&& buckets) = delete;
 
 // What one rank brings to an update.
 struct Contribution {

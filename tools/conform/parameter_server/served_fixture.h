@@ -4,11 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <ostream>
 #include <string>
 
-#include "tools/conform/parameter_server/served_world.h"
+#include "engine/ext/parameter_server.h"
 
 namespace engine::conform {
+
+// Where the servers are.
+struct ServedCase {
+  int servers = 0;  // members of their own; 0: the servers are parts of the ranks
+};
+
+inline std::ostream& operator<<(std::ostream& out, const ServedCase& served) {
+  if (served.servers == 0) return out << "inside";
+  return out << served.servers << "_members";
+}
 
 // Nothing where the library offers no ParameterClient. Asks it once.
 std::optional<UpdateMode> ModeOf(const ServedCase& served);
@@ -37,8 +48,7 @@ class Served : public testing::TestWithParam<ServedCase> {
 };
 
 inline const auto kLayouts = testing::Values(ServedCase{0}, ServedCase{2});
-inline std::string NameOfLayout(const testing::TestParamInfo<ServedCase>& info) {
-  return testing::PrintToString(info.param);
-}
+#define SERVED_SUITE(name) \
+  INSTANTIATE_TEST_SUITE_P(Of, name, kLayouts, testing::PrintToStringParamName())
 
 }  // namespace engine::conform

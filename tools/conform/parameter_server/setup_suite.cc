@@ -13,14 +13,13 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/parameter_server.h";
+
 using ServedSetup = Served<kAllModes>;
 
 TEST_P(ServedSetup, RanksAgreeOnTheMode) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A rank's communicator offers push and pull, and traits().mode is the same on all "
-           "ranks.");
+  MUST("A rank's communicator offers push and pull, and traits().mode is the same on all ranks.");
   Members members(GetParam(), 2);
-  ASSERT_TRUE(members.ok());
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(members.client(rank).traits().mode, mode());
     const uint32_t needed = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
@@ -29,9 +28,9 @@ TEST_P(ServedSetup, RanksAgreeOnTheMode) {
 }
 
 TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Register: the buckets are the same on all ranks, else kInvalidArgument on those that "
-           "differ from the first.");
+  MUST(
+      "Register: the buckets are the same on all ranks, else kInvalidArgument on those that "
+      "differ from the first.");
   const TestBucket first = PlainBucket(31, 100, 10), second = PlainBucket(32, 50);
   TestBucket longer = first, decayed = first, split = first, rows = first, renamed = first;
   longer.spans[0].count = 110;
@@ -46,14 +45,9 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
       {"one less", {first}}};
   for (const auto& [what, buckets] : differing) {
     Members members(GetParam(), 2);
-    ASSERT_TRUE(members.ok());
-    const std::vector<TestBucket> agreed = {first, second};
-    const std::vector<ServedBucket> served[] = {ServedBuckets(agreed), ServedBuckets(buckets)};
+    const std::vector<TestBucket> registered[] = {{first, second}, buckets};
     Status results[2];
-    RunRanks(2, [&](int rank) {
-      results[rank] =
-          members.client(rank).Register(served[rank], members.optimizer(rank), kTimeoutMs);
-    });
+    RunRanks(2, [&](int rank) { results[rank] = members.Register(rank, registered[rank]); });
     // Who is the first is not the same at all servers; one that is refused may end the others.
     const auto refused = [&](int rank) {
       return results[rank].code() == StatusCode::kInvalidArgument;
@@ -64,71 +58,55 @@ TEST_P(ServedSetup, BucketsThatDifferAreRefused) {
 }
 
 TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "Register should refuse a key of 0, a key twice, spans that are not `count` "
-           "elements and a row that does not divide it, with kInvalidArgument.");
+  SHOULD(
+      "Register should refuse a key of 0, a key twice, spans that are not `count` "
+      "elements and a row that does not divide it, with kInvalidArgument.");
   TestBucket rest = PlainBucket(31, 100);
   rest.row = 30;
   const std::vector<TestBucket> sets[] = {
       {PlainBucket(0, 10)}, {PlainBucket(31, 10), PlainBucket(31, 10)}, {rest}};
   for (const auto& buckets : sets) {
     Members members(GetParam(), 1);
-    ASSERT_TRUE(members.ok());
-    const auto served = ServedBuckets(buckets);
-    const Status refused = members.client(0).Register(served, members.optimizer(0), kTimeoutMs);
+    const Status refused = members.Register(0, buckets);
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
   }
   Members members(GetParam(), 1);
-  ASSERT_TRUE(members.ok());
   const ServedSpan span{.count = 9};
   const ServedBucket gap{.key = 31, .count = 10, .spans = {&span, 1}};
-  const Status refused = members.client(0).Register({&gap, 1}, members.optimizer(0), kTimeoutMs);
+  const auto optimizer = OptimizerChoice{}.Make();
+  const Status refused = members.client(0).Register({&gap, 1}, *optimizer, kTimeoutMs);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
 }
 
 TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Store gives a bucket its values or a state, which is zero until then; Load reads "
-           "them.");
+  MUST("Store gives a bucket its values or a state, which is zero until then; Load reads them.");
   Members members(GetParam(), 3, kDemandingOptimizers[1]);
-  ASSERT_TRUE(members.ok());
   const auto buckets = AwkwardBuckets();
-  const auto served = ServedBuckets(buckets);
   RunRanks(3, [&](int rank) {
-    EXPECT_OK(members.client(rank).Register(served, members.optimizer(rank), kTimeoutMs));
-    std::vector<float> got;
+    EXPECT_OK(members.Register(rank, buckets));
     for (const TestBucket& bucket : buckets) {
       if (rank == 0) {
-        EXPECT_OK(
-            members.client(0).Store(bucket.key, 0, bucket.Gradient(40, 1).data(), kTimeoutMs));
-        EXPECT_OK(members.client(0).Store(bucket.key, -1, bucket.Values().data(), kTimeoutMs));
+        EXPECT_OK(members.Store(bucket, 0, bucket.Gradient(40, 1)));
+        EXPECT_OK(members.Store(bucket, -1, bucket.Values()));
       }
-      EXPECT_OK(members.Load(rank, bucket, -1, &got));
-      EXPECT_TRUE(SameBits(got, bucket.Values())) << "rank " << rank;
-      EXPECT_OK(members.Load(rank, bucket, 0, &got));
-      EXPECT_TRUE(SameBits(got, bucket.Gradient(40, 1))) << "rank " << rank;
-      EXPECT_OK(members.Load(rank, bucket, 1, &got));
-      EXPECT_TRUE(SameBits(got, bucket.Filled(0))) << "a state is zero until it is stored";
+      members.ExpectLoaded(rank, bucket, -1, bucket.Values());
+      members.ExpectLoaded(rank, bucket, 0, bucket.Gradient(40, 1));
+      members.ExpectLoaded(rank, bucket, 1, bucket.Filled(0));  // until it is stored
     }
   });
 }
 
 TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A state of the optimizer that was stored is the one that the next update uses.");
+  MUST("A state of the optimizer that was stored is the one that the next update uses.");
   const OptimizerChoice sgd = kDemandingOptimizers[0];
   Members members(GetParam(), 1, sgd);
-  ASSERT_TRUE(members.ok());
   const TestBucket bucket = PlainBucket(31, 777);
-  const ServedBucket served = bucket.Served();
-  ASSERT_OK(members.client(0).Register({&served, 1}, members.optimizer(0), kTimeoutMs));
-
+  ASSERT_OK(members.Register(0, {bucket}));
   ReferenceBucket reference(bucket, sgd.Make());
   const Contribution before{bucket.Gradient(0, 100)};
   reference.Update({&before, 1}, 0.5f, 100);
-  ASSERT_OK(members.client(0).Store(bucket.key, 0, reference.states()[0].data(), kTimeoutMs));
-  ASSERT_OK(members.client(0).Store(bucket.key, -1, reference.value().data(), kTimeoutMs));
-
+  ASSERT_OK(members.Store(bucket, 0, reference.states()[0]));
+  ASSERT_OK(members.Store(bucket, -1, reference.value()));
   const Contribution after{bucket.Gradient(0, 101)};
   reference.Update({&after, 1}, 0.25f, 101);
   ASSERT_OK(members.Begin(0, 101, 0.25f));
@@ -136,28 +114,24 @@ TEST_P(ServedSetup, AStateThatWasStoredIsUsedByTheUpdate) {
   std::vector<float> got;
   ASSERT_OK(members.Pull(0, bucket, &got));
   EXPECT_TRUE(SameBits(got, reference.value()));
-  ASSERT_OK(members.Load(0, bucket, 0, &got));
-  EXPECT_TRUE(SameBits(got, reference.states()[0]));
+  members.ExpectLoaded(0, bucket, 0, reference.states()[0]);
 }
 
 TEST_P(ServedSetup, ALoadWaitsForTheValuesUntilItsDeadline) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Whoever loads values waits for them at most `timeout_ms`, then kTimeout.");
+  MUST("Whoever loads values waits for them at most `timeout_ms`, then kTimeout.");
   Members members(GetParam(), 2);
-  ASSERT_TRUE(members.ok());
   const TestBucket bucket = PlainBucket(31, 10);
-  ASSERT_TRUE(members.Register({bucket}));
+  members.RegisterAll({bucket});
   std::vector<float> got;
   EXPECT_EQ(members.Load(1, bucket, -1, &got, 100).code(), StatusCode::kTimeout);
 }
 
 TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "LastStep is the last step of which every server has all pushes of this rank, 0 if "
-           "there is none.");
+  MUST(
+      "LastStep is the last step of which every server has all pushes of this rank, 0 if there is "
+      "none.");
   Members members(GetParam(), 2);
-  const auto buckets = SmallBuckets();
-  ASSERT_TRUE(members.Start(buckets));
+  const auto buckets = members.Start(SmallBuckets());
   uint64_t last = 99;
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_OK(members.client(rank).LastStep(kTimeoutMs, &last));
@@ -178,11 +152,10 @@ TEST_P(ServedSetup, LastStepIsTheLastOneOfWhichEverythingWasPushed) {
 }
 
 TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "Calls before Register, of a bucket or state that there is not, and pushes before "
-           "BeginStep should be kInvalidArgument.");
+  SHOULD(
+      "Calls before Register, of a bucket or state that there is not, and pushes before "
+      "BeginStep should be kInvalidArgument.");
   const TestBucket bucket = PlainBucket(31, 10);
-  const ServedBucket served = bucket.Served();
   std::vector<float> data(10);
   uint64_t last = 0;
   const auto transfer = [&](Members& members, TransferKind kind) {
@@ -202,10 +175,7 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
       {"BeginStep", kFirst, [&](auto&, auto& c) { return c.BeginStep({.step = 1}); }},
       {"push", kFirst, [&](auto& m, auto&) { return transfer(m, TransferKind::kPush); }},
       {"pull", kFirst, [&](auto& m, auto&) { return transfer(m, TransferKind::kPull); }},
-      {"Register again", kAfterRegister,
-       [&](auto& m, auto& c) {
-         return c.Register({&served, 1}, m.optimizer(0), kTimeoutMs);
-       }},
+      {"Register again", kAfterRegister, [&](auto& m, auto&) { return m.Register(0, {bucket}); }},
       {"Store of no bucket", kAfterRegister,
        [&](auto&, auto& c) { return c.Store(99, -1, data.data(), 1000); }},
       {"Load of no bucket", kAfterRegister,
@@ -219,38 +189,35 @@ TEST_P(ServedSetup, CallsOutOfOrderOrOfNothingAreRefused) {
   };
   for (const auto& [what, registered, call] : calls) {
     Members members(GetParam(), 1);
-    ASSERT_TRUE(members.ok());
-    if (registered) {
-      ASSERT_TRUE(members.Start({bucket}));
-    }
+    if (registered) members.Start({bucket});
     const Status refused = call(members, members.client(0));
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << what << ": " << refused.message();
   }
 }
 
 TEST_P(ServedSetup, StepsFollowEachOther) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "ServedStep::step is one more than that of the last call by this rank, else "
-           "kInvalidArgument; the first one is free.");
+  SHOULD(
+      "ServedStep::step is one more than that of the last call by this rank, else "
+      "kInvalidArgument; the first one is free.");
   for (const uint64_t first : {uint64_t{1}, uint64_t{100}}) {
     for (const uint64_t wrong : {first, first + 2, first - 1}) {
       Members members(GetParam(), 1);
-      ASSERT_TRUE(members.Start({PlainBucket(31, 10)}));
+      members.Start({PlainBucket(31, 10)});
       ASSERT_OK(members.Begin(0, first));
       EXPECT_EQ(members.Begin(0, wrong).code(), StatusCode::kInvalidArgument)
           << wrong << " after " << first;
     }
     Members members(GetParam(), 1);
-    ASSERT_TRUE(members.Start({PlainBucket(31, 10)}));
+    members.Start({PlainBucket(31, 10)});
     ASSERT_OK(members.Begin(0, first));
     EXPECT_OK(members.Begin(0, first + 1));
   }
 }
 
 TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
-  CONTRACT(SHOULD, "engine/ext/parameter_server.h",
-           "A push or pull of another key, count or dtype than registered, or of rows that "
-           "do not ascend within the bucket, should be kInvalidArgument.");
+  SHOULD(
+      "A push or pull of another key, count or dtype than registered, or of rows that "
+      "do not ascend within the bucket, should be kInvalidArgument.");
   const TestBucket plain = PlainBucket(31, 10), rows = PlainBucket(32, 12, 3);
   std::vector<float> data(100);
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
@@ -285,7 +252,7 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
     };
     for (const auto& [what, transfer, rows_of] : wrong) {
       Members members(GetParam(), 1);
-      ASSERT_TRUE(members.Start({plain, rows}));
+      members.Start({plain, rows});
       ASSERT_OK(members.Begin(0, 1));
       if (rows_of != nullptr) members.client(0).SelectRows(transfer.key, *rows_of);
       const Status refused = SubmitAndWait(members.communicator(0), transfer);
@@ -296,12 +263,10 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
 }
 
 TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Collectives and pushes and pulls may be under way at once.");
+  MUST("Collectives and pushes and pulls may be under way at once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const auto buckets = SmallBuckets();
-  ASSERT_TRUE(members.Start(buckets));
+  const auto buckets = members.Start(SmallBuckets());
   const bool ordered = members.communicator(0).traits().ordered != 0;
   RunRanks(kRanks, [&](int rank) {
     std::vector<float> sum(1000), sent(500), pulled;
@@ -339,7 +304,7 @@ TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSetup, kLayouts, NameOfLayout);
+SERVED_SUITE(ServedSetup);
 
 }  // namespace
 }  // namespace engine::conform

@@ -11,6 +11,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/parameter_server.h";
+
 constexpr uint64_t kSteps = 20;
 
 float RateOf(uint64_t step) {
@@ -83,37 +85,32 @@ void Train(Members& members, int rank, const std::vector<TestBucket>& buckets,
 }
 
 TEST_P(ServedSync, TwentyStepsHaveTheBitsOfOneProcess) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: the update of a step is made once, of the sum over all ranks in one order, "
-           "divided by the sum of the weights, at least 1.");
+  MUST(
+      "kSync: the update of a step is made once, of the sum over all ranks in one order, divided "
+      "by the sum of the weights, at least 1.");
   const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const int ranks = choice.states == 1 ? 3 : 2;
     const uint64_t first_step = choice.states == 1 ? 1 : 101;
     const History history(buckets, choice, ranks, first_step);
     Members members(GetParam(), ranks, choice);
-    ASSERT_TRUE(members.Start(buckets));
+    members.Start(buckets);
     RunRanks(ranks, [&](int rank) { Train(members, rank, buckets, history, first_step); });
     if (HasFailure()) return;
-    std::vector<float> got;
     for (size_t u = 0; u < buckets.size(); ++u) {
-      ASSERT_OK(members.Load(ranks - 1, buckets[u], -1, &got));
-      EXPECT_TRUE(SameBits(got, history.value(u, kSteps - 1)));
-      for (size_t s = 0; s < history.states(u).size(); ++s) {
-        ASSERT_OK(members.Load(ranks - 1, buckets[u], static_cast<int32_t>(s), &got));
-        EXPECT_TRUE(SameBits(got, history.states(u)[s])) << choice.states << " states, state " << s;
+      members.ExpectLoaded(ranks - 1, buckets[u], -1, history.value(u, kSteps - 1));
+      for (int32_t s = 0; s < choice.states; ++s) {
+        members.ExpectLoaded(ranks - 1, buckets[u], s, history.states(u)[static_cast<size_t>(s)]);
       }
     }
   }
 }
 
 TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: a pull of step t waits for the update of step t, of all ranks.");
+  MUST("kSync: a pull of step t waits for the update of step t, of all ranks.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const auto buckets = SmallBuckets();
-  ASSERT_TRUE(members.Start(buckets));
+  const auto buckets = members.Start(SmallBuckets());
   ReferenceBucket reference(buckets[0], OptimizerChoice{}.Make());
   for (uint64_t step = 1; step <= 3; ++step) {
     std::vector<std::vector<float>> pulled(kRanks);
@@ -138,11 +135,9 @@ TEST_P(ServedSync, APullWaitsForAllAndHasTheWholeStep) {
 
 // What was loaded within a step is that of the whole step.
 TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kSync: Load has the whole of the step of the last BeginStep.");
+  MUST("kSync: Load has the whole of the step of the last BeginStep.");
   Members members(GetParam(), 2);
-  const TestBucket bucket = PlainBucket(31, 100);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(31, 100)})[0];
   ASSERT_OK(members.Begin(0, 1));
   ASSERT_OK(members.Push(0, bucket, bucket.Filled(1)));
   std::vector<float> loaded, expected = bucket.Values();
@@ -156,12 +151,11 @@ TEST_P(ServedSync, ALoadWaitsForTheWholeStep) {
 
 // Nobody pulls before all of it was pushed, in opposite orders: pushes end on their own.
 TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "A push is done when servers have it, whatever other ranks do.");
+  MUST("A push is done when servers have it, whatever other ranks do.");
   Members members(GetParam(), 2);
   std::vector<TestBucket> buckets;
   for (uint64_t key = 1; key <= 12; ++key) buckets.push_back(PlainBucket(key, 50000));
-  ASSERT_TRUE(members.Start(buckets));
+  members.Start(buckets);
   std::vector<float> value;
   for (uint64_t step = 1; step <= 2; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -180,23 +174,21 @@ TEST_P(ServedSync, PushesEndAlthoughOthersHaveNotPushed) {
 using ServedAsync = Served<kAsyncModes>;
 
 TEST_P(ServedAsync, AloneARankHasTheBitsOfOneProcess) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h", "kBounded, kAsync: each push is an update.");
+  MUST("kBounded, kAsync: each push is an update.");
   const auto buckets = AwkwardBuckets();
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     const History history(buckets, choice, 1, 1);
     Members members(GetParam(), 1, choice);
-    ASSERT_TRUE(members.Start(buckets));
+    members.Start(buckets);
     Train(members, 0, buckets, history, 1);
   }
 }
 
 TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: a pull has the own push and every push that has ended before.");
+  MUST("kBounded, kAsync: a pull has the own push and every push that has ended before.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
-  const TestBucket bucket = PlainBucket(31, 5000);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(31, 5000)})[0];
   ReferenceBucket reference(bucket, OptimizerChoice{}.Make());
   std::vector<float> got;
   for (uint64_t step = 1; step <= 4; ++step) {
@@ -207,23 +199,20 @@ TEST_P(ServedAsync, APullHasTheOwnPushAndThoseThatEndedBefore) {
       ASSERT_OK(members.Push(rank, bucket, own.gradient));
       ASSERT_OK(members.Pull(rank, bucket, &got));
       ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
-      ASSERT_OK(members.Load(rank, bucket, -1, &got));
-      ASSERT_TRUE(SameBits(got, reference.value())) << "rank " << rank << ", step " << step;
+      members.ExpectLoaded(rank, bucket, -1, reference.value());
     }
   }
 }
 
 // All numbers are sums of few powers of two, so no order of updates rounds.
 TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "kBounded, kAsync: every push is applied exactly once.");
+  MUST("kBounded, kAsync: every push is applied exactly once.");
   constexpr int kRanks = 3;
   Members members(GetParam(), kRanks);
   const TestBucket bucket = PlainBucket(31, 200003);
-  ASSERT_TRUE(members.ok());
   const std::vector<float> zero = bucket.Filled(0);
-  ASSERT_TRUE(members.Register({bucket}));
-  ASSERT_OK(members.client(0).Store(bucket.key, -1, zero.data(), kTimeoutMs));
+  members.RegisterAll({bucket});
+  ASSERT_OK(members.Store(bucket, -1, zero));
   std::latch pulled(kRanks);
   RunRanks(kRanks, [&](int rank) {
     std::vector<float> gradient(zero.size()), value;
@@ -245,8 +234,7 @@ TEST_P(ServedAsync, AtTheEndEveryPushWasAppliedOnce) {
         }
       }
     }
-    EXPECT_OK(members.Load(rank, bucket, -1, &value));
-    EXPECT_TRUE(SameBits(value, expected)) << "rank " << rank;
+    members.ExpectLoaded(rank, bucket, -1, expected);
   });
 }
 
@@ -263,8 +251,7 @@ std::vector<int32_t> RowsOf(int rank, uint64_t step, int32_t count) {
 
 // Of three buckets that are equal: all push whole gradients, rows, or one this and one that.
 TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "Rows that were not selected count as gradients of zero.");
+  MUST("Rows that were not selected count as gradients of zero.");
   constexpr int kRanks = 2;
   constexpr int32_t kRows = 3001, kRow = 96;
   const TestBucket dense{
@@ -277,9 +264,9 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
   const std::vector<TestBucket> buckets = {dense, sparse, mixed};
   for (const OptimizerChoice& choice : kDemandingOptimizers) {
     Members members(GetParam(), kRanks, choice);
-    ASSERT_TRUE(members.Register(buckets));
+    members.RegisterAll(buckets);
     for (const TestBucket& bucket : buckets) {
-      ASSERT_OK(members.client(0).Store(bucket.key, -1, dense.Values().data(), kTimeoutMs));
+      ASSERT_OK(members.Store(bucket, -1, dense.Values()));
     }
     for (uint64_t step = 1; step <= 5; ++step) {
       for (int rank = 0; rank < kRanks; ++rank) {
@@ -308,12 +295,10 @@ TEST_P(ServedRows, SparsePushesHaveTheBitsOfDenseOnes) {
 }
 
 TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
-  CONTRACT(MUST, "engine/ext/parameter_server.h",
-           "SelectRows: the pull that is submitted next writes these rows alone.");
+  MUST("SelectRows: the pull that is submitted next writes these rows alone.");
   constexpr int32_t kRows = 5003, kRow = 64;
   Members members(GetParam(), 1);
-  const TestBucket bucket = PlainBucket(41, kRows * kRow, kRow);
-  ASSERT_TRUE(members.Start({bucket}));
+  const TestBucket bucket = members.Start({PlainBucket(41, kRows * kRow, kRow)})[0];
   ASSERT_OK(members.Begin(0, 1));
   ASSERT_OK(members.Push(0, bucket, bucket.Gradient(0, 1)));
   std::vector<float> whole;
@@ -332,9 +317,9 @@ TEST_P(ServedRows, APullOfRowsWritesTheseAndNothingElse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ServedSync, kLayouts, NameOfLayout);
-INSTANTIATE_TEST_SUITE_P(Of, ServedAsync, kLayouts, NameOfLayout);
-INSTANTIATE_TEST_SUITE_P(Of, ServedRows, kLayouts, NameOfLayout);
+SERVED_SUITE(ServedSync);
+SERVED_SUITE(ServedAsync);
+SERVED_SUITE(ServedRows);
 
 }  // namespace
 }  // namespace engine::conform

@@ -11,16 +11,17 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/plugin.h";
+
 TEST(Plugin, DescribesItself) {
-  CONTRACT(SHOULD, "engine/plugin.h", "A plugin should have a version and one line of doc.");
+  SHOULD("A plugin should have a version and one line of doc.");
   const plugins::PluginFile& file = UnderTest().plugin.file();
   EXPECT_NE(file.version, "");
   EXPECT_NE(file.doc, "");
 }
 
 TEST(Plugin, MakesSeveralObjects) {
-  CONTRACT(MUST, "engine/plugin.h",
-           "Create may be called several times, for several ranks in one process.");
+  MUST("Create may be called several times, for several ranks in one process.");
   auto first = Make<Object>();
   const auto second = Make<Object>();
   first.reset();
@@ -58,9 +59,9 @@ std::vector<std::string> ValuesToTry(const OptionSpec& spec) {
 }
 
 TEST(Options, AreTakenOrRefusedWithASentence) {
-  CONTRACT(MUST, "engine/plugin.h",
-           "Create makes an object of any values that the descriptor allows, or says in a sentence "
-           "why it does not.");
+  MUST(
+      "Create makes an object of any values that the descriptor allows, or says in a sentence why "
+      "it does not.");
   for (const OptionSpec& spec : UnderTest().plugin.option_specs()) {
     if (!spec.scope.view().empty()) continue;
     for (const std::string& value : ValuesToTry(spec)) {

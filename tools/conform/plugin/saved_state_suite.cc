@@ -10,9 +10,10 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/ext/saved_state.h";
+
 TEST(SavedState, ComesBackAsItWas) {
-  CONTRACT(MUST, "engine/ext/saved_state.h",
-           "LoadState gets what SaveState gave; what is saved then is the same again.");
+  MUST("LoadState gets what SaveState gave; what is saved then is the same again.");
   const auto worked = Worked(3), fresh = Worked(0);
   SavedState &from = *SavedStateOf(*worked), &to = *SavedStateOf(*fresh);
   EXPECT_EQ(from.state_version(), to.state_version());
@@ -23,7 +24,7 @@ TEST(SavedState, ComesBackAsItWas) {
 }
 
 TEST(SavedState, RefusesOrTakesWhateverAFileHolds) {
-  CONTRACT(MUST, "engine/ext/saved_state.h", "kBadData for bytes that no SaveState makes.");
+  MUST("kBadData for bytes that no SaveState makes.");
   const StateBytes whole = Save(*SavedStateOf(*Worked(3)));
   for (const uint32_t seed : Seeds(100)) {
     std::mt19937 random(seed);

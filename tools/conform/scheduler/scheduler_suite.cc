@@ -13,6 +13,8 @@
 namespace engine::conform {
 namespace {
 
+constexpr char kHeader[] = "engine/scheduler.h";
+
 SchedulerRig Random(uint32_t seed) {
   return SchedulerRig::Random(Make<Scheduler>(), seed);
 }
@@ -20,8 +22,7 @@ SchedulerRig Random(uint32_t seed) {
 // Steps overlap, batches come early or late, flushes at any moment: no task is lost, started early
 // or twice, and never are both lanes held while nothing runs.
 TEST(Scheduler, RunsEveryTaskOnceAndOnlyWhenItIsReady) {
-  CONTRACT(
-      MUST, "engine/scheduler.h",
+  MUST(
       "In every step each task is run once, when it is ready; while nothing runs, a lane with a "
       "ready task is not held.");
   for (const uint32_t seed : Seeds(1000)) {
@@ -34,7 +35,7 @@ TEST(Scheduler, RunsEveryTaskOnceAndOnlyWhenItIsReady) {
 }
 
 TEST(Scheduler, TakesTheSameOrderInEveryStep) {
-  CONTRACT(SHOULD, "engine/scheduler.h", "Steps with the same events should have the same order.");
+  SHOULD("Steps with the same events should have the same order.");
   for (const uint32_t seed : Seeds(200)) {
     SchedulerRig rig = Random(seed);
     const Trace trace = rig.Run({.timing_seed = seed, .flush_always = true});
@@ -46,8 +47,7 @@ TEST(Scheduler, TakesTheSameOrderInEveryStep) {
 }
 
 TEST(Scheduler, TwoInstancesDecideAlike) {
-  CONTRACT(MUST, "engine/scheduler.h",
-           "A scheduler is a deterministic state machine: events in, actions out.");
+  MUST("A scheduler is a deterministic state machine: events in, actions out.");
   for (const uint32_t seed : Seeds(200)) {
     SchedulerRig one = Random(seed), other = Random(seed);
     ASSERT_TRUE(one.Run({.timing_seed = seed}) == other.Run({.timing_seed = seed}));
@@ -58,8 +58,7 @@ TEST(Scheduler, TwoInstancesDecideAlike) {
 // needs them to start in one order everywhere: because the order follows from the plan, or because
 // the other ranks follow rank 0.
 TEST(Scheduler, RanksStartTransfersInOneOrder) {
-  CONTRACT(
-      MUST, "engine/scheduler.h",
+  MUST(
       "kStatic: the order of transfers follows from the plan alone, whenever they end; kLeader: "
       "ranks but 0 take kTaskStarted as if Next had answered it.");
   for (const uint32_t seed : Seeds(500)) {
@@ -75,7 +74,7 @@ TEST(Scheduler, RanksStartTransfersInOneOrder) {
 }
 
 TEST(Scheduler, DoesNotAllocateAfterTheFirstStep) {
-  CONTRACT(MUST, "engine/scheduler.h", "On and Next never allocate after the first step.");
+  MUST("On and Next never allocate after the first step.");
   for (const uint32_t seed : Seeds(100)) {
     SchedulerRig rig = Random(seed);
     rig.Run({.steps = 1, .timing_seed = seed});
@@ -86,7 +85,7 @@ TEST(Scheduler, DoesNotAllocateAfterTheFirstStep) {
 }
 
 TEST(Scheduler, ForgetsPendingTasksAfterAnError) {
-  CONTRACT(MUST, "engine/scheduler.h", "The run is given up: forget what is pending.");
+  MUST("The run is given up: forget what is pending.");
   for (const uint32_t seed : Seeds(300)) {
     SchedulerRig failing = Random(seed), fresh = Random(seed);
     const size_t stop_after = 1 + seed * 7919 % (3 * failing.graph.tasks().size());
@@ -96,9 +95,9 @@ TEST(Scheduler, ForgetsPendingTasksAfterAnError) {
 }
 
 TEST(Scheduler, PlansNothingForAModelWithoutTrainableParameters) {
-  CONTRACT(MUST, "engine/scheduler.h",
-           "Together the buckets must cover every parameter exactly once: a model without "
-           "trainable ones has none.");
+  MUST(
+      "Together the buckets must cover every parameter exactly once: a model without "
+      "trainable ones has none.");
   ModelSketch model;
   model.layers.resize(1);
   for (const bool global_hook : {false, true}) {
@@ -123,9 +122,7 @@ SchedulerRig ServedRig(uint32_t seed) {
 
 // Servers hold a pull until all ranks have pushed. Ranks interleave at random.
 TEST(Scheduler, NoRankWaitsForAnotherForEverAtServers) {
-  CONTRACT(
-      MUST, "engine/scheduler.h",
-      "A pull waits for the pushes of all ranks, so a pull that is under way holds back no push.");
+  MUST("A pull waits for the pushes of all ranks, so a pull that is under way holds back no push.");
   for (const uint32_t seed : Seeds(500)) {
     SchedulerRig one = ServedRig(seed), two = ServedRig(seed), three = ServedRig(seed);
     std::vector<SchedulerRig*> rigs = {&one, &two};
@@ -142,8 +139,7 @@ TEST(Scheduler, NoRankWaitsForAnotherForEverAtServers) {
 
 // Without servers that wait and without statistics, ranks need not hear of each other.
 TEST(Scheduler, RanksAreAsynchronousAtServersThatDoNotWait) {
-  CONTRACT(
-      MUST, "engine/scheduler.h",
+  MUST(
       "In every step each task is run once, when it is ready; while nothing runs, a lane with a "
       "ready task is not held.");
   ModelSketch model = ModelSketch::Chain({1000, 100000, 1000});
@@ -156,7 +152,7 @@ TEST(Scheduler, RanksAreAsynchronousAtServersThatDoNotWait) {
 }
 
 TEST(Scheduler, PlansATableAsABucketOfItsOwn) {
-  CONTRACT(MUST, "engine/scheduler.h", "The parameter must be a bucket of its own, and whole.");
+  MUST("The parameter must be a bucket of its own, and whole.");
   ModelSketch model = ModelSketch::Chain({100, 1 << 20, 100, 100, 100});
   model.served = true;
   model.tables = {1, 3};
