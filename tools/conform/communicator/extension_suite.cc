@@ -143,9 +143,11 @@ TEST(SubGroups, RanksOfOneColourAreTogetherInTheOrderOfTheirKeys) {
 
 TEST(RecordedTransfers, AreCarriedOutByEveryLaunch) {
   CONTRACT(MUST, "engine/ext/recorded_transfers.h",
-           "A transfer that is submitted while its stream is recorded is part of the recording, "
-           "with what waits for it by WaitStream; every launch carries it out. Its Work is done at "
-           "once for the host.");
+           "A transfer that is submitted while Transfer::stream is recorded "
+           "(Accelerator::BeginRecording) is part of the recording, and so is what waits for it by "
+           "Work::WaitStream. Every launch of the recording carries it out, on all ranks that have "
+           "recorded the same transfers in the same order. Its Work is done at once for the host, "
+           "which hears of a failure by a later transfer.");
   RunWorlds(1, 2, [](World& world, int rank) {
     const int size = world.size();
     Of<RecordedTransfers>(world.rank(rank));
