@@ -53,7 +53,8 @@ class BatchNorm : public ::testing::TestWithParam<std::string> {
       ranks.emplace_back([&, rank] {
         const LoadedOps ops = Load(GetParam());
         MadeOp made = Must(ops.Make(sample));
-        const RunOptions options{.replicas = replicas->rank(static_cast<int32_t>(rank))};
+        const RunOptions options{.replicas =
+                                     replicas->rank(static_cast<int32_t>(rank), ops.device())};
         results[rank] = RunChecked(ops, made, PartOf(problem, cuts[rank], cuts[rank + 1]), options);
       });
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -29,31 +28,43 @@ class HostDevice : public DeviceBase {
   const char* const type_;
 };
 
-// Begins at a multiple of 64 bytes that is none of 128, as memory in an arena may. An error of the
-// device ends the test.
+// Memory of a device for blocks with guards around them, and what the host knows of it. A block is the
+// host's side of it. An error of the device ends the test.
 class DeviceMemory {
  public:
-  DeviceMemory(Device* device, Stream* stream, size_t size_bytes, std::byte fill);
+  DeviceMemory(Device* device, Stream* stream, size_t capacity_bytes);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
 
-  void* data() const { return data_; }
-  size_t size_bytes() const { return size_bytes_; }
-  // Ordered on the stream. Its guards, too, are as new.
-  void Write(std::span<const std::byte> content);
-  void Fill(std::byte value);
-  // Queues a copy to the host, which the next two look at once the stream was synchronised.
+  // What a block of this size may take.
+  static constexpr size_t Taken(size_t size_bytes) { return size_bytes + kGuardBytes + 256; }
+  // Begins at a multiple of 64 bytes that is none of 128, as memory in an arena may.
+  std::span<std::byte> Add(size_t size_bytes);
+  void* OnDevice(std::span<const std::byte> block) const;
+  std::byte* OnHost(const void* on_device);
+
+  // All blocks, ordered on the stream.
+  void Write();
+  // When the work of the stream is done. What differs then from what the host knew has changed.
   void Fetch();
-  std::span<const std::byte> content() const;
-  bool guards_intact() const;
+  bool Changed(std::span<const std::byte> block) const { return Changed(block, 0, block.size()); }
+  bool ChangedBeside(std::span<const std::byte> block) const {
+    return Changed(block, -kAlignment, 0) ||
+           Changed(block, block.size(), block.size() + kGuardBytes);
+  }
 
  private:
+  static constexpr ptrdiff_t kAlignment = 64;
+  static constexpr size_t kGuardBytes = 4096;
+
+  bool Changed(std::span<const std::byte> block, ptrdiff_t begin, size_t end) const;
+
   Device* const device_;
   Stream* const stream_;
-  const size_t size_bytes_;
-  void* block_ = nullptr;
-  std::byte* data_ = nullptr;
-  std::vector<std::byte> image_;  // guard, content, guard
+  void* allocated_ = nullptr;
+  std::byte* data_ = nullptr;            // on the device, of which
+  std::vector<std::byte> now_, before_;  // the host knows this, and knew
+  size_t size_bytes_ = 0;                // in use
 };
 
 }  // namespace engine::conform

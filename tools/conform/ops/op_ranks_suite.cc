@@ -33,7 +33,7 @@ class OpRanks : public Ops {
         const auto at = static_cast<size_t>(rank);
         RunOptions options;
         options.random.first_sample += static_cast<uint64_t>(cuts[at]);
-        if (op.signature.uses_replicas != 0) options.replicas = group.rank(rank);
+        if (op.signature.uses_replicas != 0) options.replicas = group.rank(rank, ops.device());
         parts.results[at] =
             RunOp(ops.device(), op, PartOf(problem, cuts[at], cuts[at + 1]), options);
         EXPECT_TRUE(parts.results[at].status.ok()) << parts.results[at].status.message();
@@ -137,7 +137,7 @@ TEST_P(OpRanks, EvaluatesAlone) {
   ForEachBatch([&](const OpCase&, MadeOp& op, const Problem& problem) {
     if (op.signature.uses_replicas == 0) return false;
     ReplicaGroup group(2, 50);
-    Run(op, problem, {.training = false, .replicas = group.rank(0)});
+    Run(op, problem, {.training = false, .replicas = group.rank(0, ops_.device())});
     EXPECT_EQ(group.counts(0).size(), 0u);
     return true;
   });
@@ -148,7 +148,8 @@ TEST_P(OpRanks, PassesOnWhatAGatherSays) {
   ForEachBatch([&](const OpCase&, MadeOp& op, const Problem& problem) {
     if (op.signature.uses_replicas == 0) return false;
     ReplicaGroup group(2, 50);
-    const RunResult result = RunOp(ops_.device(), op, problem, {.replicas = group.rank(0)});
+    const RunResult result =
+        RunOp(ops_.device(), op, problem, {.replicas = group.rank(0, ops_.device())});
     EXPECT_EQ(result.status.code(), StatusCode::kTimeout);
     EXPECT_EQ(result.status.rank(), 1);
     return true;
