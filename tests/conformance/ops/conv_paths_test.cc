@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/conformance/ops/op_rig.h"
-#include "tests/conformance/ops/reference_ops.h"
 
 namespace engine::test {
 namespace {
@@ -33,7 +32,7 @@ class ConvPaths : public ::testing::TestWithParam<std::string> {
       MadeOp made = Must(ops.Make(sample));
       const Problem problem = NewProblem(sample, made);
       if (!expected) {
-        expected.emplace(ReferenceOf(sample, Plugin(GetParam()).option_specs()), made, problem);
+        expected.emplace(FormulaOf(GetParam(), sample), made, problem);
       }
       expected->Check(RunChecked(ops, made, problem));
     }

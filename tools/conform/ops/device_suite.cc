@@ -36,11 +36,6 @@ namespace {
 constexpr const char* kHeader = "engine/device.h";
 constexpr const char* kAcceleratorHeader = "engine/ext/accelerator.h";
 
-template <typename T>
-std::span<const std::byte> Bytes(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-
 class OpDevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -49,20 +44,22 @@ class OpDevice : public testing::Test {
     owned_stream_.reset(stream_);
   }
 
+  // An array on the device, and what is in it.
   template <typename T>
-  DeviceMemory* Put(const std::vector<T>& values) {
-    DeviceMemory& memory =
-        memory_.emplace_back(device_, stream_, values.size() * sizeof(T), std::byte{0xff});
-    memory.Write(Bytes(values));
-    return &memory;
+  T* Put(const std::vector<T>& values) {
+    Array& array = arrays_.emplace_back(device_, stream_, std::as_bytes(std::span(values)));
+    return static_cast<T*>(array.memory.OnDevice(array.content));
   }
   template <typename T>
-  std::vector<T> Get(DeviceMemory* memory) {
-    memory->Fetch();
-    Must(stream_->Synchronize(kDeviceTimeoutMs));
-    EXPECT_TRUE(memory->guards_intact()) << "wrote beside its target";
-    std::vector<T> values(memory->size_bytes() / sizeof(T));
-    std::memcpy(values.data(), memory->content().data(), memory->size_bytes());
+  std::vector<T> Get(const T* data) {
+    const auto is_it = [&](const Array& array) {
+      return array.memory.OnDevice(array.content) == data;
+    };
+    Array& array = *std::ranges::find_if(arrays_, is_it);
+    array.memory.Fetch();
+    EXPECT_FALSE(array.memory.ChangedBeside(array.content)) << "wrote beside its target";
+    std::vector<T> values(array.content.size() / sizeof(T));
+    std::memcpy(values.data(), array.content.data(), array.content.size());
     return values;
   }
 
@@ -70,7 +67,19 @@ class OpDevice : public testing::Test {
   Device* const device_ = ops_.device();
   Stream* stream_ = nullptr;
   std::unique_ptr<Stream> owned_stream_;
-  std::deque<DeviceMemory> memory_;
+
+ private:
+  struct Array {
+    Array(Device* device, Stream* stream, std::span<const std::byte> bytes)
+        : memory(device, stream, DeviceMemory::Taken(bytes.size())),
+          content(memory.Add(bytes.size())) {
+      std::ranges::copy(bytes, content.begin());
+      memory.Write();
+    }
+    DeviceMemory memory;
+    const std::span<std::byte> content;
+  };
+  std::deque<Array> arrays_;  // a deque does not move its elements
 };
 
 TEST_F(OpDevice, IsThatOfTheDescriptor) {
@@ -108,14 +117,14 @@ TEST_F(OpDevice, WorksInTheOrderOfTheStream) {
   CONTRACT(MUST, kHeader, "Copies and Zero touch the bytes they name, in the order of the stream.");
   std::vector<uint8_t> bytes(100);
   std::iota(bytes.begin(), bytes.end(), uint8_t{1});
-  DeviceMemory* const first = Put(bytes);
-  DeviceMemory* const second = Put(std::vector<uint8_t>(100));
-  Must(device_->Copy(second->data(), first->data(), 100, stream_));
-  Must(device_->Zero(second->data(), 3, stream_));
-  Must(device_->Copy(second->data(), nullptr, 0, stream_));
-  EXPECT_EQ(Get<uint8_t>(first), bytes);
+  uint8_t* const first = Put(bytes);
+  uint8_t* const second = Put(std::vector<uint8_t>(100));
+  Must(device_->Copy(second, first, 100, stream_));
+  Must(device_->Zero(second, 3, stream_));
+  Must(device_->Copy(second, nullptr, 0, stream_));
+  EXPECT_EQ(Get(first), bytes);
   std::fill(bytes.begin(), bytes.begin() + 3, uint8_t{0});
-  EXPECT_EQ(Get<uint8_t>(second), bytes);
+  EXPECT_EQ(Get(second), bytes);
 }
 
 TEST_F(OpDevice, OrdersStreamsByEvents) {
@@ -129,16 +138,16 @@ TEST_F(OpDevice, OrdersStreamsByEvents) {
   Must(device_->CreateEvent(&event));
   const std::unique_ptr<Event> owned(event);
   std::vector<float> numbers(1 << 16);
-  DeviceMemory* const target = Put(numbers);
+  float* const target = Put(numbers);
   for (int round = 1; round <= 3; ++round) {
     std::ranges::fill(numbers, static_cast<float>(round));
-    DeviceMemory* const source = Put(numbers);
+    const float* const source = Put(numbers);
     Must(stream_->Record(event));
     Must(other->Wait(event));
-    Must(device_->Copy(target->data(), source->data(), source->size_bytes(), other));
+    Must(device_->Copy(target, source, numbers.size() * sizeof(float), other));
     Must(other->Record(event));
     Must(event->WaitHost(kDeviceTimeoutMs));
-    EXPECT_EQ(Get<float>(target), numbers);
+    EXPECT_EQ(Get(target), numbers);
   }
 }
 
@@ -155,9 +164,9 @@ TEST_F(OpAccelerator, LendsHostMemory) {
   void* memory = nullptr;
   Must(accelerator().AllocateHost(4000, &memory));
   std::memcpy(memory, numbers.data(), 4000);
-  DeviceMemory* const target = Put(std::vector<float>(1000));
-  Must(device_->Copy(target->data(), memory, 4000, stream_));
-  EXPECT_EQ(Get<float>(target), numbers);
+  float* const target = Put(std::vector<float>(1000));
+  Must(device_->Copy(target, memory, 4000, stream_));
+  EXPECT_EQ(Get(target), numbers);
   accelerator().FreeHost(memory);
   accelerator().FreeHost(nullptr);
 }
@@ -165,30 +174,26 @@ TEST_F(OpAccelerator, LendsHostMemory) {
 TEST_F(OpAccelerator, RecordsAndReplays) {
   CONTRACT(MUST, kAcceleratorHeader,
            "What is queued on a stream while it records is not done, but by each Launch.");
-  std::vector<float> numbers(100, 3.0f);
-  DeviceMemory* const source = Put(numbers);
-  DeviceMemory* const target = Put(std::vector<float>(100));
+  const float* const source = Put(std::vector<float>(100, 3.0f));
+  float* const target = Put(std::vector<float>(100));
   Must(stream_->Synchronize(kDeviceTimeoutMs));
   Must(accelerator().BeginRecording(stream_));
-  Must(accelerator().math().Add(static_cast<float*>(target->data()),
-                                static_cast<const float*>(source->data()), 100, stream_));
+  Must(accelerator().math().Add(target, source, 100, stream_));
   Recording* recording = nullptr;
   Must(accelerator().EndRecording(stream_, &recording));
   const std::unique_ptr<Recording> owned(recording);
-  EXPECT_EQ(Get<float>(target), std::vector<float>(100, 0.0f));
+  EXPECT_EQ(Get(target), std::vector<float>(100, 0.0f));
   Must(recording->Launch(stream_));
   Must(recording->Launch(stream_));
-  EXPECT_EQ(Get<float>(target), std::vector<float>(100, 6.0f));
+  EXPECT_EQ(Get(target), std::vector<float>(100, 6.0f));
 }
 
 TEST_F(OpAccelerator, FillsQuotients) {
   CONTRACT(MUST, kAcceleratorHeader, "FillQuotient: scales[i] = factor / max(*divisor, 1).");
   for (const float divisor : {0.0f, 0.5f, 8.0f}) {
-    DeviceMemory* const scales = Put(std::vector<float>(7));
-    Must(accelerator().math().FillQuotient(
-        static_cast<const float*>(Put(std::vector{divisor})->data()), 3.0f,
-        static_cast<float*>(scales->data()), 7, stream_));
-    EXPECT_EQ(Get<float>(scales), std::vector<float>(7, 3.0f / std::max(divisor, 1.0f)));
+    float* const scales = Put(std::vector<float>(7));
+    Must(accelerator().math().FillQuotient(Put(std::vector{divisor}), 3.0f, scales, 7, stream_));
+    EXPECT_EQ(Get(scales), std::vector<float>(7, 3.0f / std::max(divisor, 1.0f)));
   }
 }
 
@@ -199,20 +204,20 @@ TEST_F(OpAccelerator, Converts) {
   const std::vector<float> numbers = {0,          -1.5f,  1.00390625f, 1.01171875f,
                                       3.1415926f, -65504, 1e-3f};
   const auto count = static_cast<int64_t>(numbers.size());
-  DeviceMemory* const source = Put(numbers);
+  const float* const source = Put(numbers);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     std::vector<uint16_t> want(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) WriteElement(dtype, want.data(), i, numbers[i]);
-    DeviceMemory* const halves = Put(std::vector<uint16_t>(numbers.size()));
-    const Status status = accelerator().math().Convert(source->data(), DType::kFloat32,
-                                                       halves->data(), dtype, count, stream_);
+    uint16_t* const halves = Put(std::vector<uint16_t>(numbers.size()));
+    const Status status =
+        accelerator().math().Convert(source, DType::kFloat32, halves, dtype, count, stream_);
     if (status.code() == StatusCode::kUnsupported) continue;
     Must(status);
-    EXPECT_EQ(Get<uint16_t>(halves), want) << Name(dtype);
+    EXPECT_EQ(Get(halves), want) << Name(dtype);
   }
   EXPECT_EQ(accelerator()
                 .math()
-                .Convert(source->data(), DType::kInt32, source->data(), DType::kUint8, 1, stream_)
+                .Convert(source, DType::kInt32, Put(numbers), DType::kUint8, 1, stream_)
                 .code(),
             StatusCode::kUnsupported);
 }

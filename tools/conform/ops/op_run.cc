@@ -1,7 +1,8 @@
 #include "tools/conform/ops/op_run.h"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -13,31 +14,12 @@
 namespace engine::conform {
 namespace {
 
-constexpr uint32_t kForward = 1, kBackward = 2;  // passes, and which of them may write a buffer
+constexpr uint32_t kForward = 1, kBackward = 2, kBoth = 3;  // passes: which may write a block
 
-const char* NameOf(uint32_t pass) {
-  return pass == kForward ? "Forward" : "Backward";
-}
-
-std::vector<std::byte> Encode(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.values.size() * SizeOf(tensor.spec.dtype));
+void Encode(const Tensor& tensor, std::byte* to) {
   for (size_t i = 0; i < tensor.values.size(); ++i) {
-    WriteElement(tensor.spec.dtype, bytes.data(), i, tensor.values[i]);
+    WriteElement(tensor.spec.dtype, to, i, tensor.values[i]);
   }
-  return bytes;
-}
-
-std::vector<float> Decode(std::span<const std::byte> bytes, DType dtype) {
-  std::vector<float> values(bytes.size() / SizeOf(dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(ReadElement(dtype, bytes.data(), i));
-  }
-  return values;
-}
-
-// Null for a device whose work is done when the call returns.
-Accelerator* AcceleratorOf(Device* device) {
-  return Query<Accelerator>(*device);
 }
 
 std::unique_ptr<Stream> NewStream(Device* device) {
@@ -46,53 +28,71 @@ std::unique_ptr<Stream> NewStream(Device* device) {
   return std::unique_ptr<Stream>(stream);
 }
 
-// The replicas of an op on any device, over others that work on host memory.
-class StagedReplicas final : public ReplicasBase {
- public:
-  StagedReplicas(Replicas* on_host, Device* device) : on_host_(on_host), device_(device) {}
-
-  int32_t size() const noexcept override { return on_host_->size(); }
-  int32_t rank() const noexcept override { return on_host_->rank(); }
-  Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override {
-    const auto part = static_cast<size_t>(count), whole = part * static_cast<size_t>(size());
-    std::vector<float> host_own(part), host_all(whole);
-    ENGINE_RETURN_IF_ERROR(device_->Copy(host_own.data(), own, part * sizeof(float), stream));
-    ENGINE_RETURN_IF_ERROR(stream->Synchronize(kDeviceTimeoutMs));
-    ENGINE_RETURN_IF_ERROR(on_host_->Gather(host_own.data(), count, host_all.data(), nullptr));
-    ENGINE_RETURN_IF_ERROR(device_->Copy(all, host_all.data(), whole * sizeof(float), stream));
-    return stream->Synchronize(kDeviceTimeoutMs);
+// Of all memory of a call.
+size_t SizeOf(const Problem& problem, const OpSignature& signature) {
+  size_t size_bytes = DeviceMemory::Taken(static_cast<size_t>(signature.saved_bytes)) +
+                      DeviceMemory::Taken(static_cast<size_t>(signature.workspace_bytes)) +
+                      DeviceMemory::Taken(sizeof(StepScalars));
+  for (const auto* tensors : {&problem.inputs, &problem.output_gradients}) {
+    for (const Tensor& tensor : *tensors) {  // and its gradient, or value
+      size_bytes += 2 * DeviceMemory::Taken(tensor.values.size() * sizeof(float));
+    }
   }
-
- private:
-  Replicas* const on_host_;
-  Device* const device_;
-};
+  return size_bytes;
+}
 
 }  // namespace
 
-// All memory of one call.
-class OpRun::Memory {
+// What a call is made of.
+class OpRun::State {
  public:
-  Memory(Device* device, const MadeOp& op, const Problem& problem, const RunOptions& options)
-      : device_(device),
+  RunResult result;
+
+  State(Device* device, MadeOp& op, const Problem& problem, const RunOptions& options)
+      : accelerator_(Query<Accelerator>(*device)),
         op_(op),
         options_(options),
         stream_(NewStream(device)),
-        replicas_(options.replicas, device) {
-    AddInputs(problem);
+        memory_(device, stream_.get(), SizeOf(problem, op.signature)) {
+    for (const Tensor& input : problem.inputs) AddInput(input);
     for (const Tensor& gradient : problem.output_gradients) AddOutput(gradient);
     for (size_t i = 0; i < problem.inputs.size(); ++i) AddGradient(i, problem.inputs[i]);
-    if (AcceleratorOf(device) != nullptr) AddScalars();
+    if (accelerator_ != nullptr) AddScalars();
     const OpSignature& signature = op.signature;
-    saved_ =
-        Add("the saved bytes", static_cast<size_t>(signature.saved_bytes), kForward | kBackward);
-    workspace_ =
-        Add("the workspace", static_cast<size_t>(signature.workspace_bytes), kForward | kBackward);
+    saved_ = Add("the saved bytes", static_cast<size_t>(signature.saved_bytes), kBoth);
+    workspace_ = Add("the workspace", static_cast<size_t>(signature.workspace_bytes), kBoth);
   }
 
-  // Gradients are those of Backward: Forward sees none.
+  void Forward() {
+    if (!Run(kForward)) return;
+    for (const TensorView& output : outputs_) result.outputs.push_back(Content(output));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!batched_[i]) result.parameters.push_back(Content(inputs_[i]));
+    }
+  }
+
+  void Backward() {
+    if (!result.status.ok()) return;
+    std::ranges::fill(workspace_, options_.poison);
+    if (options_.hide_undeclared) HideUndeclared();
+    if (!Run(kBackward)) return;
+    for (const TensorView& gradient : input_gradients_) {
+      const bool any = gradient.data != nullptr;
+      result.gradients.push_back(any ? Content(gradient) : std::vector<float>());
+    }
+  }
+
+ private:
+  struct Block {
+    std::string name;
+    uint32_t writers;  // passes
+    std::span<std::byte> content;
+  };
+
+  // A device that works on its own reads the scalars instead of the values. Gradients are those of
+  // Backward: Forward sees none.
   OpCall Call(uint32_t pass) {
-    Array<const TensorView> none;
+    const Array<const TensorView> none;
     return {.inputs = inputs_,
             .outputs = outputs_,
             .output_grads = pass == kBackward ? output_gradients_ : none,
@@ -100,126 +100,97 @@ class OpRun::Memory {
             .accumulate = options_.accumulate,
             .training = options_.training ? 1u : 0u,
             .gradient_in_place = gradient_in_place_,
-            .saved = saved_->memory.data(),
-            .workspace = workspace_->memory.data(),
+            .saved = memory_.OnDevice(saved_),
+            .workspace = memory_.OnDevice(workspace_),
             .stream = stream_.get(),
             .seed = options_.random.seed,
             .step = scalars_ == nullptr ? options_.random.step : 0,
             .node = options_.random.node,
             .first_sample = scalars_ == nullptr ? options_.random.first_sample : 0,
-            .replicas = options_.replicas == nullptr ? nullptr : &replicas_,
+            .replicas = options_.replicas,
             .scalars = scalars_};
   }
 
-  // Between Forward and Backward: scratch is lost, and what Backward does not read may be.
-  void AfterForward() {
-    Poison(workspace_);
-    if (!options_.hide_undeclared) return;
-    const OpSignature& signature = op_.signature;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const bool is_gradient = (gradient_in_place_ >> i & 1) != 0;  // what Forward has left there
-      if (!(signature.backward_reads_inputs >> i & 1) && !is_gradient) Poison(Find(inputs_[i]));
+  // One pass, and what it did to memory. False after an error.
+  bool Run(uint32_t pass) {
+    const std::string name = pass == kForward ? "Forward" : "Backward";
+    const OpCall call = Call(pass);
+    memory_.Write();
+    {
+      const AllocationCounter allocations;
+      result.status = pass == kForward ? op_.op->Forward(call) : op_.op->Backward(call);
+      result.allocated_bytes += allocations.bytes();
     }
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (!(signature.backward_reads_outputs >> i & 1)) Poison(Find(outputs_[i]));
+    if (result.status.ok()) result.status = stream_->Synchronize(kDeviceTimeoutMs);
+    if (result.status.ok() && accelerator_ != nullptr) result.status = accelerator_->Fault();
+    if (!result.status.ok()) {
+      result.status = result.status.WithContext("%s", name.c_str());
+      return false;
     }
-  }
-
-  // Looks at all memory after a pass.
-  void Look(uint32_t pass, RunResult* result) {
-    for (Buffer& buffer : buffers_) buffer.memory.Fetch();
-    Must(stream_->Synchronize(kDeviceTimeoutMs));
-    for (Buffer& buffer : buffers_) {
-      if (!buffer.memory.guards_intact()) {
-        result->overruns.push_back(NameOf(pass) + std::string(" wrote beside ") + buffer.name);
+    memory_.Fetch();
+    for (const Block& block : blocks_) {
+      if (memory_.ChangedBeside(block.content)) {
+        result.overruns.push_back(name + " wrote beside " + block.name);
       }
-      const auto now = buffer.memory.content();
-      if ((buffer.writers & pass) == 0 && !std::ranges::equal(now, buffer.known)) {
-        result->changes.push_back(NameOf(pass) + std::string(" changed ") + buffer.name);
+      if ((block.writers & pass) == 0 && memory_.Changed(block.content)) {
+        result.changes.push_back(name + " changed " + block.name);
       }
-      buffer.known.assign(now.begin(), now.end());
     }
+    return true;
   }
 
-  void TakeForward(RunResult* result) {
-    for (const TensorView& output : outputs_) result->outputs.push_back(Content(output));
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!batched_[i]) result->parameters.push_back(Content(inputs_[i]));
-    }
-  }
-  void TakeBackward(RunResult* result) {
-    for (const TensorView& gradient : input_gradients_) {
-      result->gradients.push_back(gradient.data == nullptr ? std::vector<float>()
-                                                           : Content(gradient));
-    }
+  void HideUndeclared() {
+    const auto hide = [&](const std::vector<TensorView>& views, uint32_t read) {
+      for (size_t i = 0; i < views.size(); ++i) {
+        if ((read >> i & 1) == 0) std::ranges::fill(Find(views[i]).content, options_.poison);
+      }
+    };
+    // What Forward has left in a gradient's place is read.
+    hide(inputs_, op_.signature.backward_reads_inputs | gradient_in_place_);
+    hide(outputs_, op_.signature.backward_reads_outputs);
   }
 
-  // What a device that works on its own found wrong with the data.
-  Status Fault() const {
-    Accelerator* const accelerator = AcceleratorOf(device_);
-    return accelerator == nullptr ? Status() : accelerator->Fault();
-  }
-  Stream* stream() const { return stream_.get(); }
-
- private:
-  struct Buffer {
-    Buffer(Memory* all, std::string its_name, size_t size_bytes, uint32_t passes)
-        : memory(all->device_, all->stream_.get(), size_bytes, all->options_.poison),
-          name(std::move(its_name)),
-          writers(passes),
-          known(size_bytes, all->options_.poison) {}
-
-    DeviceMemory memory;
-    const std::string name;
-    uint32_t writers;              // passes
-    std::vector<std::byte> known;  // content
-  };
-
-  Buffer* Add(const std::string& name, size_t size_bytes, uint32_t writers) {
-    return &buffers_.emplace_back(this, name, size_bytes, writers);
+  std::span<std::byte> Add(const std::string& name, size_t size_bytes, uint32_t writers) {
+    const std::span<std::byte> content = memory_.Add(size_bytes);
+    std::ranges::fill(content, options_.poison);
+    blocks_.push_back({name, writers, content});
+    return content;
   }
 
-  void Write(Buffer* buffer, std::vector<std::byte> content) {
-    buffer->memory.Write(content);
-    buffer->known = std::move(content);
-  }
-  void Poison(Buffer* buffer) {
-    Write(buffer, std::vector(buffer->memory.size_bytes(), options_.poison));
-  }
-
-  Buffer* Find(const TensorView& view) {
-    const auto is_at = [&](const Buffer& buffer) { return buffer.memory.data() == view.data; };
-    return &*std::ranges::find_if(buffers_, is_at);
+  Block& Find(const TensorView& view) {
+    const auto* const data = memory_.OnHost(view.data);
+    return *std::ranges::find_if(blocks_,
+                                 [&](const Block& block) { return block.content.data() == data; });
   }
 
   std::vector<float> Content(const TensorView& view) {
-    return Decode(Find(view)->memory.content().first(view.size_bytes()), view.dtype);
+    std::vector<float> values(static_cast<size_t>(view.count()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(ReadElement(view.dtype, memory_.OnHost(view.data), i));
+    }
+    return values;
   }
 
   TensorView View(const std::string& name, const Tensor& tensor, bool write, uint32_t writers) {
-    std::vector<std::byte> bytes = Encode(tensor);
-    Buffer* const buffer = Add(name, bytes.size(), writers);
-    if (write) Write(buffer, std::move(bytes));
-    return {buffer->memory.data(), tensor.shape(), tensor.spec.dtype};
+    const size_t size_bytes = tensor.values.size() * engine::SizeOf(tensor.spec.dtype);
+    const std::span<std::byte> content = Add(name, size_bytes, writers);
+    if (write) Encode(tensor, content.data());
+    return {memory_.OnDevice(content), tensor.shape(), tensor.spec.dtype};
   }
 
-  void AddInputs(const Problem& problem) {
-    for (size_t i = 0; i < problem.inputs.size(); ++i) {
-      const Tensor& input = problem.inputs[i];
-      const uint32_t writers = op_.is_buffer(i) && options_.training ? kForward : 0;
-      inputs_.push_back(View("input " + std::to_string(i), input, true, writers));
-      batched_.push_back(input.spec.batched != 0);
-    }
+  void AddInput(const Tensor& input) {
+    const size_t i = inputs_.size();
+    const uint32_t writers = op_.is_buffer(i) && options_.training ? kForward : 0;
+    inputs_.push_back(View("input " + std::to_string(i), input, true, writers));
+    batched_.push_back(input.spec.batched != 0);
   }
 
-  // What such a device reads instead of the values in the call.
   void AddScalars() {
     const StepScalars scalars{.step = options_.random.step,
                               .first_sample = options_.random.first_sample};
-    Buffer* const buffer = Add("the scalars of the step", sizeof scalars, 0);
-    const auto bytes = std::as_bytes(std::span(&scalars, 1));
-    Write(buffer, {bytes.begin(), bytes.end()});
-    scalars_ = static_cast<const StepScalars*>(buffer->memory.data());
+    const std::span<std::byte> content = Add("the scalars of the step", sizeof scalars, 0);
+    std::ranges::copy(std::as_bytes(std::span(&scalars, 1)), content.begin());
+    scalars_ = static_cast<const StepScalars*>(memory_.OnDevice(content));
   }
 
   // The next output and its gradient. In the memory of an input where it may or must be.
@@ -229,7 +200,7 @@ class OpRun::Memory {
     int32_t alias = outputs_.empty() ? signature.output_is_view_of : -1;
     if (outputs_.empty() && alias < 0 && (options_.in_place || op_.always_in_place)) {
       alias = signature.in_place_of;
-      if (alias >= 0) Find(inputs_[static_cast<size_t>(alias)])->writers |= kForward;
+      if (alias >= 0) Find(inputs_[static_cast<size_t>(alias)]).writers |= kForward;
     }
     TensorView output = {nullptr, gradient.shape(), gradient.spec.dtype};
     if (alias >= 0) {
@@ -263,7 +234,7 @@ class OpRun::Memory {
         view.data = EqualGradient(i);
       } else if (options_.gradient_in_place && (signature.gradient_in_place >> i & 1)) {
         view.data = inputs_[i].data;
-        Find(view)->writers |= kForward | kBackward;
+        Find(view).writers |= kBoth;
         gradient_in_place_ |= 1u << i;
       } else {
         Tensor before = input;
@@ -276,49 +247,31 @@ class OpRun::Memory {
     input_gradients_.push_back(view);
   }
 
-  Device* const device_;
-  const MadeOp& op_;
-  const RunOptions& options_;
+  Accelerator* const accelerator_;  // or null
+  MadeOp& op_;
+  const RunOptions options_;
   const std::unique_ptr<Stream> stream_;
-  std::deque<Buffer> buffers_;  // a deque does not move its elements
+  DeviceMemory memory_;
+  std::vector<Block> blocks_;
   std::vector<TensorView> inputs_, outputs_, output_gradients_, input_gradients_;
   std::vector<bool> batched_;  // of each input
-  Buffer* saved_ = nullptr;
-  Buffer* workspace_ = nullptr;
+  std::span<std::byte> saved_, workspace_;
   const StepScalars* scalars_ = nullptr;
   uint32_t gradient_in_place_ = 0;
-  StagedReplicas replicas_;
 };
 
 OpRun::OpRun(Device* device, MadeOp& op, const Problem& problem, const RunOptions& options)
-    : op_(op),
-      options_(options),
-      memory_(std::make_unique<Memory>(device, op_, problem, options_)) {}
+    : state_(std::make_unique<State>(device, op, problem, options)) {}
 OpRun::~OpRun() = default;
 
-void OpRun::Watch(uint32_t pass) {
-  const OpCall call = memory_->Call(pass);
-  {
-    const AllocationCounter allocations;
-    result_.status = pass == kForward ? op_.op->Forward(call) : op_.op->Backward(call);
-    result_.allocated_bytes += allocations.bytes();
-  }
-  if (result_.status.ok()) result_.status = memory_->stream()->Synchronize(kDeviceTimeoutMs);
-  if (result_.status.ok()) result_.status = memory_->Fault();
-  if (result_.status.ok()) return memory_->Look(pass, &result_);
-  result_.status = result_.status.WithContext("%s", NameOf(pass));
-}
-
 void OpRun::Forward() {
-  Watch(kForward);
-  if (result_.status.ok()) memory_->TakeForward(&result_);
+  state_->Forward();
 }
-
 void OpRun::Backward() {
-  if (!result_.status.ok()) return;
-  memory_->AfterForward();
-  Watch(kBackward);
-  if (result_.status.ok()) memory_->TakeBackward(&result_);
+  state_->Backward();
+}
+RunResult& OpRun::result() {
+  return state_->result;
 }
 
 RunResult RunOp(Device* device, MadeOp& op, const Problem& problem, const RunOptions& options) {
@@ -336,16 +289,14 @@ TensorSpec WithSamples(TensorSpec spec, int64_t full, int64_t samples) {
 Values Problem::AllGradients() const {
   Values all;
   for (const Tensor& gradient : output_gradients) {
-    all.insert(all.end(), gradient.values.begin(), gradient.values.end());
+    std::ranges::copy(gradient.values, std::back_inserter(all));
   }
   return all;
 }
 
 std::vector<float> RunResult::AllOutputs() const {
   std::vector<float> all;
-  for (const std::vector<float>& output : outputs) {
-    all.insert(all.end(), output.begin(), output.end());
-  }
+  std::ranges::copy(std::views::join(outputs), std::back_inserter(all));
   return all;
 }
 

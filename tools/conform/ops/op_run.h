@@ -105,16 +105,11 @@ class OpRun {
   // Neither does anything after an error.
   void Forward();
   void Backward();
-  RunResult& result() { return result_; }
+  RunResult& result();
 
  private:
-  class Memory;
-  void Watch(uint32_t pass);
-
-  MadeOp& op_;
-  const RunOptions options_;
-  const std::unique_ptr<Memory> memory_;
-  RunResult result_;
+  class State;
+  const std::unique_ptr<State> state_;
 };
 
 // Forward, then Backward unless the options say otherwise.

@@ -1,7 +1,6 @@
 // Replicas of one op on ranks that are threads of this process.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "engine/op.h"
+#include "tools/conform/ops/device_memory.h"
 
 namespace engine::conform {
 
@@ -23,8 +23,12 @@ class ReplicaGroup {
   }
   ReplicaGroup(const ReplicaGroup&) = delete;
 
-  // For the thread that is rank `rank`; lives as long as this. Memory is the host's.
-  Replicas* rank(int32_t rank) { return &members_[static_cast<size_t>(rank)]; }
+  // For the thread that is rank `rank`, whose op runs on `device`; lives as long as this.
+  Replicas* rank(int32_t rank, Device* device) {
+    Member& member = members_[static_cast<size_t>(rank)];
+    member.device = device;
+    return &member;
+  }
 
   // The counts of the gathers that `rank` has asked for.
   const std::vector<int64_t>& counts(int32_t rank) const {
@@ -38,19 +42,28 @@ class ReplicaGroup {
     Member(ReplicaGroup& its_group, int32_t its_rank) : group(its_group), own_rank(its_rank) {}
     int32_t size() const noexcept override { return static_cast<int32_t>(group.parts_.size()); }
     int32_t rank() const noexcept override { return own_rank; }
-    Status Gather(const float* own, int64_t count, float* all, Stream*) noexcept override {
+    Status Gather(const float* own, int64_t count, float* all, Stream* stream) noexcept override {
       counts.push_back(count);
-      return group.Gather(static_cast<size_t>(own_rank), own, count, all);
+      std::vector<float> part(static_cast<size_t>(count)), whole;
+      ENGINE_RETURN_IF_ERROR(device->Copy(part.data(), own, part.size() * sizeof(float), stream));
+      ENGINE_RETURN_IF_ERROR(stream->Synchronize(kDeviceTimeoutMs));
+      ENGINE_RETURN_IF_ERROR(group.Gather(static_cast<size_t>(own_rank), part, &whole));
+      if (whole.size() != part.size() * group.parts_.size()) {
+        return Status::Error(StatusCode::kInvalidArgument, "ranks gather different counts");
+      }
+      ENGINE_RETURN_IF_ERROR(device->Copy(all, whole.data(), whole.size() * sizeof(float), stream));
+      return stream->Synchronize(kDeviceTimeoutMs);
     }
 
     ReplicaGroup& group;
     const int32_t own_rank;
+    Device* device = nullptr;
     std::vector<int64_t> counts;
   };
 
-  Status Gather(size_t rank, const float* own, int64_t count, float* all) {
+  Status Gather(size_t rank, const std::vector<float>& own, std::vector<float>* all) {
     std::unique_lock lock(mutex_);
-    parts_[rank].assign(own, own + count);
+    parts_[rank] = own;
     here_ |= uint64_t{1} << rank;
     const int64_t round = rounds_;
     if (!failed_ && here_ + 1 == uint64_t{1} << parts_.size()) {
@@ -64,7 +77,7 @@ class ReplicaGroup {
     changed_.notify_all();
     if (rounds_ > round) {
       // Nobody begins the next round before this rank asks for it.
-      std::copy(gathered_.begin(), gathered_.end(), all);
+      *all = gathered_;
       return {};
     }
     int32_t missing = 0;
