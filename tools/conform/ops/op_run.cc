@@ -296,7 +296,7 @@ Values Problem::AllGradients() const {
 
 std::vector<float> RunResult::AllOutputs() const {
   std::vector<float> all;
-  std::ranges::copy(std::views::join(outputs), std::back_inserter(all));
+  for (const auto& output : outputs) all.insert(all.end(), output.begin(), output.end());
   return all;
 }
 
