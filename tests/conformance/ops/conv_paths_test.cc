@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/conformance/ops/op_rig.h"
-#include "tests/conformance/ops/reference_ops.h"
 
 namespace engine::test {
 namespace {
@@ -26,8 +25,7 @@ class ConvPaths : public ::testing::TestWithParam<std::string> {
     const LoadedOps ops = Load(GetParam(), {.threads = threads});
     MadeOp made = Must(ops.Make(sample));
     const Problem problem = NewProblem(sample, made);
-    Expected(ReferenceOf(sample, Plugin(GetParam()).option_specs()), made, problem)
-        .Check(RunChecked(ops, made, problem));
+    Expected(FormulaOf(GetParam(), sample), made, problem).Check(RunChecked(ops, made, problem));
   }
 };
 

@@ -33,6 +33,10 @@ LoadedOps Load(const std::string& path, const Settings& settings) {
   return LoadedOps::Load(Plugin(path), options);
 }
 
+Formula FormulaOf(const std::string& path, const OpSample& sample) {
+  return ReferenceOf(sample, Plugin(path).option_specs());
+}
+
 Problem NewProblem(const OpSample& sample, const MadeOp& op, int64_t samples) {
   Domain domain;
   if (sample.op == "embedding") domain.end = std::stoll(sample.attributes.at("vocabulary"));

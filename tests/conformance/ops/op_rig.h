@@ -26,6 +26,7 @@ struct Settings {
 
 const PluginUnderTest& Plugin(const std::string& path);
 LoadedOps Load(const std::string& path, const Settings& settings = {});
+Formula FormulaOf(const std::string& path, const OpSample& sample);
 // Whether the library can also run in bfloat16.
 bool HasBFloat16(const std::string& path);
 

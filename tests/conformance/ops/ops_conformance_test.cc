@@ -88,7 +88,7 @@ class OpConformance : public ::testing::TestWithParam<Param> {
     return RunChecked(*ops_, *made_, problem, options);
   }
   Expected Expect(const Problem& problem) const {
-    return {ReferenceOf(sample(), Plugin(GetParam().path).option_specs()), *made_, problem};
+    return {FormulaOf(GetParam().path, sample()), *made_, problem};
   }
 
   std::optional<LoadedOps> ops_;

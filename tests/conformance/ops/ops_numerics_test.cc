@@ -35,16 +35,13 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
     x.push_back(static_cast<float>(magnitude));
     x.push_back(static_cast<float>(-magnitude));
   }
-  const struct {
-    std::string op;
-    Formula formula;
-  } functions[] = {{"tanh", ReferenceTanh()}, {"gelu", ReferenceGelu()}};
-  for (const auto& [op, formula] : functions) {
-    const RunResult result = RunOn(op + "=float32[" + std::to_string(x.size()) + "*]", {x});
-    const auto at = [&, formula = formula](double step) {
+  for (const std::string op : {"tanh", "gelu"}) {
+    const std::string sample = op + "=float32[" + std::to_string(x.size()) + "*]";
+    const RunResult result = RunOn(sample, {x});
+    const auto at = [&](double step) {
       Values moved = x;
       for (double& value : moved) value += step;
-      return formula({Tensor{{Shape{static_cast<int64_t>(x.size())}}, moved}});
+      return FormulaOf(GetParam(), Sample(sample))({Tensor{{}, moved}});
     };
     const Values want = at(0), above = at(1e-6), below = at(-1e-6);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -84,8 +81,9 @@ TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
 TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
   const Values x = {4096, 4097, 4098, 4099, 7, 7, 7, 7};
   const Values weight = {1, 2, 3, 4}, bias = {5, 6, 7, 8};
-  const RunResult result = RunOn("layer_norm=float32[2*,4]", {x, weight, bias});
-  const Values want = ReferenceLayerNorm(1e-5)(
+  const std::string sample = "layer_norm(epsilon=1e-5)=float32[2*,4]";
+  const RunResult result = RunOn(sample, {x, weight, bias});
+  const Values want = FormulaOf(GetParam(), Sample(sample))(
       {Tensor{{Shape{2, 4}}, x}, Tensor{{Shape{4}}, weight}, Tensor{{Shape{4}}, bias}});
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_NEAR(result.outputs[0][i], want[i], 1e-5 * std::abs(want[i])) << "element " << i;

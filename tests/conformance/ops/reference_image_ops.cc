@@ -48,51 +48,47 @@ void ForTaps(const Window& window, const Shape& in, const Shape& out, const Body
 
 // Folds what a pool's windows hold into outputs that begin as `start`.
 template <typename Fold>
-Formula Pool(const Options& attributes, double start, Fold fold) {
-  return [=, window = Window(attributes)](const std::vector<Tensor>& inputs) {
-    const Shape &x = inputs[0].shape(), y = window.Output(x, x[3]);
-    Values out(At(y.Count()), start);
-    ForTaps(window, x, y, [&](size_t to, size_t from, size_t) {
-      for (size_t c = 0; c < At(x[3]); ++c) {
-        out[to + c] = fold(out[to + c], inputs[0].values[from + c]);
-      }
-    });
-    return out;
-  };
+Values Pool(Inputs inputs, const Window& window, double start, Fold fold) {
+  const Shape &x = inputs[0].shape(), y = window.Output(x, x[3]);
+  Values out(At(y.Count()), start);
+  ForTaps(window, x, y, [&](size_t to, size_t from, size_t) {
+    for (size_t c = 0; c < At(x[3]); ++c) {
+      out[to + c] = fold(out[to + c], inputs[0].values[from + c]);
+    }
+  });
+  return out;
 }
 
 }  // namespace
 
-Formula ReferenceConv2d(const Options& attributes) {
-  return [window = Window(attributes)](const std::vector<Tensor>& inputs) {
-    const Shape& x = inputs[0].shape();
-    const size_t channels = At(x[3]), units = At(inputs[1].width());
-    const Shape y = window.Output(x, inputs[1].width());
-    Values out(At(y.Count()));
-    for (size_t i = 0; inputs.size() > 2 && i < out.size(); ++i)
-      out[i] = inputs[2].values[i % units];
-    ForTaps(window, x, y, [&](size_t to, size_t from, size_t tap) {
-      for (size_t c = 0; c < channels; ++c) {
-        const double* const weight = &inputs[1].values[(tap * channels + c) * units];
-        for (size_t o = 0; o < units; ++o) out[to + o] += inputs[0].values[from + c] * weight[o];
-      }
-    });
-    return out;
-  };
+Values ReferenceConv2d(Inputs inputs, const Options& attributes) {
+  const Window window(attributes);
+  const Shape& x = inputs[0].shape();
+  const size_t channels = At(x[3]), units = At(inputs[1].width());
+  const Shape y = window.Output(x, inputs[1].width());
+  Values out(At(y.Count()));
+  for (size_t i = 0; inputs.size() > 2 && i < out.size(); ++i) out[i] = inputs[2].values[i % units];
+  ForTaps(window, x, y, [&](size_t to, size_t from, size_t tap) {
+    for (size_t c = 0; c < channels; ++c) {
+      const double* const weight = &inputs[1].values[(tap * channels + c) * units];
+      for (size_t o = 0; o < units; ++o) out[to + o] += inputs[0].values[from + c] * weight[o];
+    }
+  });
+  return out;
 }
 
-Formula ReferenceMaxPool(const Options& attributes) {
-  return Pool(attributes, -std::numeric_limits<double>::infinity(),
+Values ReferenceMaxPool(Inputs inputs, const Options& attributes) {
+  return Pool(inputs, Window(attributes), -std::numeric_limits<double>::infinity(),
               [](double a, double b) { return b > a ? b : a; });
 }
 
-Formula ReferenceAvgPool(const Options& attributes) {
+Values ReferenceAvgPool(Inputs inputs, const Options& attributes) {
   const Window window(attributes);
   const double count = static_cast<double>(window.kernel * window.kernel);
-  return Pool(attributes, 0, [count](double a, double b) { return a + b / count; });
+  return Pool(inputs, window, 0, [count](double a, double b) { return a + b / count; });
 }
 
-Values ReferenceGlobalAvgPool(const std::vector<Tensor>& inputs) {
+Values ReferenceGlobalAvgPool(Inputs inputs, const Options&) {
   const Shape& x = inputs[0].shape();
   const size_t channels = At(x[-1]), sample = At(x.Count(1));
   Values y(At(x[0]) * channels);
@@ -103,7 +99,7 @@ Values ReferenceGlobalAvgPool(const std::vector<Tensor>& inputs) {
 }
 
 // From (B, C, H, W) to (B, H, W, C).
-Values ReferenceToChannelsLast(const std::vector<Tensor>& inputs) {
+Values ReferenceToChannelsLast(Inputs inputs, const Options&) {
   const Shape& x = inputs[0].shape();
   const size_t positions = At(x[2] * x[3]), channels = At(x[1]);
   Values y(inputs[0].values.size());

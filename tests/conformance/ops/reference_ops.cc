@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <string_view>
 
@@ -11,36 +12,21 @@
 namespace engine::test {
 namespace {
 
-Formula Elementwise(double (*f)(double)) {
-  return [f](const std::vector<Tensor>& inputs) {
-    Values y = inputs[0].values;
-    std::transform(y.begin(), y.end(), y.begin(), f);
-    return y;
-  };
-}
-
 double Gelu(double x) {
   return 0.5 * x *
          (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-// The affine part of a norm is by channel; `statistics` are those of x, or others.
-Values NormForward(const std::vector<Tensor>& inputs, const Statistics& statistics,
-                   double epsilon) {
+template <auto kFunction>
+Values Elementwise(Inputs inputs, const Options&) {
   Values y = inputs[0].values;
-  for (size_t i = 0; i < y.size(); ++i) {
-    const size_t group = statistics.GroupOf(i), channel = i % statistics.width;
-    const double normal =
-        (y[i] - statistics.mean[group]) / std::sqrt(statistics.variance[group] + epsilon);
-    y[i] = normal * inputs[1].values[channel] + inputs[2].values[channel];
-  }
+  std::ranges::transform(y, y.begin(), kFunction);
   return y;
 }
 
-Formula Norm(Statistics::Of of, double epsilon) {
-  return [=](const std::vector<Tensor>& inputs) {
-    return NormForward(inputs, Statistics(inputs[0], of), epsilon);
-  };
+template <Statistics::Of kOf>
+Values Norm(Inputs inputs, const Options& attributes) {
+  return ReferenceNorm(inputs, Statistics(inputs[0], kOf), attributes.Float("epsilon"));
 }
 
 double LogSumExp(const double* x, int64_t width) {
@@ -50,7 +36,7 @@ double LogSumExp(const double* x, int64_t width) {
   return largest + std::log(sum);
 }
 
-Values Loss(const std::vector<Tensor>& inputs) {
+Values Loss(Inputs inputs, const Options&) {
   const int64_t width = inputs[0].width();
   Values y = {0, 0, 0};
   for (size_t row = 0; row < inputs[1].values.size(); ++row) {
@@ -84,7 +70,7 @@ bool DropoutKeeps(double rate, const RandomKey& key, uint64_t position) {
   return static_cast<double>(half) >= std::round(rate * 0x1p32);
 }
 
-Values Linear(const std::vector<Tensor>& inputs) {
+Values Linear(Inputs inputs, const Options&) {
   const size_t rows = At(inputs[0].rows()), width = At(inputs[0].width());
   const size_t units = At(inputs[1].shape()[0]);
   Values y(rows * units);
@@ -98,30 +84,31 @@ Values Linear(const std::vector<Tensor>& inputs) {
 }
 
 // Inputs are x, then weight and bias of each of the two layers.
-Values Mlp(const std::vector<Tensor>& inputs) {
+Values Mlp(Inputs inputs, const Options& attributes) {
   Tensor hidden = inputs[0];
   hidden.spec.shape[-1] = inputs[1].shape()[0];
-  hidden.values = Linear({inputs[0], inputs[1], inputs[2]});
+  hidden.values = Linear({inputs[0], inputs[1], inputs[2]}, attributes);
   std::ranges::transform(hidden.values, hidden.values.begin(), Gelu);
-  return Linear({hidden, inputs[3], inputs[4]});
+  return Linear({hidden, inputs[3], inputs[4]}, attributes);
 }
 
-Values Add(const std::vector<Tensor>& inputs) {
+Values Add(Inputs inputs, const Options&) {
   Values y = inputs[0].values;
   for (size_t i = 0; i < y.size(); ++i) y[i] += inputs[1].values[i];
   return y;
 }
 
-Values AddLayerNorm(const std::vector<Tensor>& inputs, double epsilon) {
-  const Values sum = Add(inputs);
-  const Values y = ReferenceLayerNorm(epsilon)({{inputs[0].spec, sum}, inputs[2], inputs[3]});
-  Values both = sum;
+Values AddLayerNorm(Inputs inputs, const Options& attributes) {
+  Values both = Add(inputs, attributes);
+  const Values y =
+      Norm<Statistics::Of::kRows>({{inputs[0].spec, both}, inputs[2], inputs[3]}, attributes);
   both.insert(both.end(), y.begin(), y.end());
   return both;
 }
 
-Values Dropout(const std::vector<Tensor>& inputs, double rate) {
+Values Dropout(Inputs inputs, const Options& attributes) {
   const RandomKey key;
+  const double rate = attributes.Float("rate");
   const uint64_t first = key.first_sample * At(inputs[0].shape().Count(1));
   Values y = inputs[0].values;
   for (size_t i = 0; i < y.size(); ++i) {
@@ -131,7 +118,7 @@ Values Dropout(const std::vector<Tensor>& inputs, double rate) {
 }
 
 // Rows of a table, and of a second one by position.
-Values Embedding(const std::vector<Tensor>& inputs) {
+Values Embedding(Inputs inputs, const Options&) {
   const size_t width = At(inputs[1].width()), length = At(inputs[0].shape()[1]);
   Values y(inputs[0].values.size() * width);
   for (size_t i = 0; i < y.size(); ++i) {
@@ -142,10 +129,11 @@ Values Embedding(const std::vector<Tensor>& inputs) {
   return y;
 }
 
-Values Attention(const std::vector<Tensor>& inputs, int64_t heads, bool causal) {
+Values Attention(Inputs inputs, const Options& attributes) {
   const Shape& qkv = inputs[0].shape();
-  return ComputeAttention({qkv[0], qkv[1], heads, qkv[2] / 3 / heads, causal}, inputs[0].values, {})
-      .y;
+  const int64_t heads = attributes.Int("heads"), size = qkv[2] / 3 / heads;
+  const AttentionSizes sizes{qkv[0], qkv[1], heads, size, attributes.Bool("causal")};
+  return ComputeAttention(sizes, inputs[0].values, {}).y;
 }
 
 }  // namespace
@@ -162,68 +150,46 @@ Statistics::Statistics(const Tensor& x, Of by)
   }
 }
 
-Formula ReferenceGelu() {
-  return Elementwise(Gelu);
-}
-
-Formula ReferenceTanh() {
-  return Elementwise([](double x) { return std::tanh(x); });
-}
-
-Formula ReferenceLayerNorm(double epsilon) {
-  return Norm(Statistics::Of::kRows, epsilon);
-}
-
-Formula ReferenceBatchNorm(double epsilon) {
-  return Norm(Statistics::Of::kChannels, epsilon);
-}
-
-Formula ReferenceBatchNormEvaluation(double epsilon) {
-  return [epsilon](const std::vector<Tensor>& inputs) {
-    Statistics running(inputs[0], Statistics::Of::kChannels);
-    running.mean = inputs[3].values;
-    running.variance = inputs[4].values;
-    return NormForward(inputs, running, epsilon);
-  };
+// The affine part of a norm is by channel.
+Values ReferenceNorm(Inputs inputs, const Statistics& statistics, double epsilon) {
+  Values y = inputs[0].values;
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t group = statistics.GroupOf(i), channel = i % statistics.width;
+    const double normal =
+        (y[i] - statistics.mean[group]) / std::sqrt(statistics.variance[group] + epsilon);
+    y[i] = normal * inputs[1].values[channel] + inputs[2].values[channel];
+  }
+  return y;
 }
 
 Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
-  const OptionValues values(specs, sample.op, sample.attributes);
-  const Options given = values.options();
-  const auto number = [&](const char* name) { return given.Float(name); };
-  using Inputs = const std::vector<Tensor>&;
-  const std::map<std::string_view, std::function<Formula()>> formulas = {
-      {"linear", [] { return Linear; }},
-      {"tied_linear", [] { return Linear; }},
-      {"mlp", [] { return Mlp; }},
-      {"relu", [] { return Elementwise([](double x) { return x > 0 ? x : 0.0; }); }},
-      {"gelu", ReferenceGelu},
-      {"tanh", ReferenceTanh},
-      {"add", [] { return Add; }},
-      {"accumulate", [] { return Add; }},
-      {"flatten", [] { return Elementwise([](double x) { return x; }); }},
-      {"layer_norm", [&] { return ReferenceLayerNorm(number("epsilon")); }},
-      {"add_layer_norm",
-       [&] {
-         return [epsilon = number("epsilon")](Inputs x) { return AddLayerNorm(x, epsilon); };
-       }},
-      {"batch_norm", [&] { return ReferenceBatchNorm(number("epsilon")); }},
-      {"dropout", [&] { return [rate = number("rate")](Inputs x) { return Dropout(x, rate); }; }},
-      {"embedding", [] { return Embedding; }},
-      {"attention",
-       [&] {
-         return [heads = given.Int("heads"), causal = given.Bool("causal")](Inputs x) {
-           return Attention(x, heads, causal);
-         };
-       }},
-      {"softmax_cross_entropy", [] { return Loss; }},
-      {"conv2d", [&] { return ReferenceConv2d(given); }},
-      {"max_pool", [&] { return ReferenceMaxPool(given); }},
-      {"avg_pool", [&] { return ReferenceAvgPool(given); }},
-      {"global_avg_pool", [] { return ReferenceGlobalAvgPool; }},
-      {"to_channels_last", [] { return ReferenceToChannelsLast; }}};
+  using Of = Statistics::Of;
+  static const std::map<std::string_view, Values (*)(Inputs, const Options&)> formulas = {
+      {"linear", Linear},
+      {"tied_linear", Linear},
+      {"mlp", Mlp},
+      {"relu", Elementwise<[](double x) { return std::max(x, 0.0); }>},
+      {"gelu", Elementwise<Gelu>},
+      {"tanh", Elementwise<[](double x) { return std::tanh(x); }>},
+      {"add", Add},
+      {"accumulate", Add},
+      {"flatten", Elementwise<[](double x) { return x; }>},
+      {"layer_norm", Norm<Of::kRows>},
+      {"add_layer_norm", AddLayerNorm},
+      {"batch_norm", Norm<Of::kChannels>},
+      {"dropout", Dropout},
+      {"embedding", Embedding},
+      {"attention", Attention},
+      {"softmax_cross_entropy", Loss},
+      {"conv2d", ReferenceConv2d},
+      {"max_pool", ReferenceMaxPool},
+      {"avg_pool", ReferenceAvgPool},
+      {"global_avg_pool", ReferenceGlobalAvgPool},
+      {"to_channels_last", ReferenceToChannelsLast}};
   const auto found = formulas.find(sample.op);
-  return found == formulas.end() ? Formula() : found->second();
+  if (found == formulas.end()) return {};
+  const auto attributes = std::make_shared<OptionValues>(specs, sample.op, sample.attributes);
+  return [=](Inputs inputs) { return found->second(inputs, attributes->options()); };
 }
 
 }  // namespace engine::test

@@ -19,23 +19,12 @@ inline size_t At(int64_t i) {
 }
 
 // From inputs (data, then parameters) to outputs, one behind the other. While it trains.
-using Formula = std::function<Values(const std::vector<Tensor>& inputs)>;
+using Inputs = const std::vector<Tensor>&;
+using Formula = std::function<Values(Inputs inputs)>;
 
 // That of a sample's op with its attributes, `specs` being those of its library; empty: none is
 // known. Of dropout, for the RandomKey of RunOptions.
 Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs);
-
-Formula ReferenceGelu();
-Formula ReferenceTanh();
-Formula ReferenceLayerNorm(double epsilon);
-// Inputs: x, weight, bias, running mean, running variance.
-Formula ReferenceBatchNorm(double epsilon);
-Formula ReferenceBatchNormEvaluation(double epsilon);
-Formula ReferenceConv2d(const Options& attributes);
-Formula ReferenceMaxPool(const Options& attributes);
-Formula ReferenceAvgPool(const Options& attributes);
-Values ReferenceGlobalAvgPool(const std::vector<Tensor>& inputs);
-Values ReferenceToChannelsLast(const std::vector<Tensor>& inputs);
 
 // Mean and variance (biased) of each row or of each channel of x (..., C).
 struct Statistics {
@@ -49,5 +38,15 @@ struct Statistics {
   double count = 0;  // of values of each
   Values mean, variance;
 };
+
+// Inputs: x, weight, bias. `statistics` are those of x, or others.
+Values ReferenceNorm(Inputs inputs, const Statistics& statistics, double epsilon);
+
+// In reference_image_ops.cc:
+Values ReferenceConv2d(Inputs inputs, const Options& attributes);
+Values ReferenceMaxPool(Inputs inputs, const Options& attributes);
+Values ReferenceAvgPool(Inputs inputs, const Options& attributes);
+Values ReferenceGlobalAvgPool(Inputs inputs, const Options& attributes);
+Values ReferenceToChannelsLast(Inputs inputs, const Options& attributes);
 
 }  // namespace engine::test

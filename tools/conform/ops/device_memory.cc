@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 
 #include "tools/conform/plugin_under_test.h"
 
@@ -14,48 +11,7 @@ namespace {
 // As a number it is so large that what reads it shows.
 constexpr std::byte kGuard{0x7f};
 
-class HostStream final : public StreamBase {
-  Status Record(Event*) noexcept override { return {}; }
-  Status Wait(Event*) noexcept override { return {}; }
-  Status Synchronize(int64_t) noexcept override { return {}; }
-  void* native() noexcept override { return nullptr; }
-};
-
-class HostEvent final : public EventBase {
-  Status WaitHost(int64_t) noexcept override { return {}; }
-  void* native() noexcept override { return nullptr; }
-};
-
-template <typename Made, typename As>
-Status New(As** out) noexcept {
-  *out = new (std::nothrow) Made;
-  return *out != nullptr ? Status() : Status::Error(StatusCode::kResourceExhausted, "no memory");
-}
-
 }  // namespace
-
-Status HostDevice::Allocate(size_t size_bytes, void** out) noexcept {
-  *out = std::aligned_alloc(64, (size_bytes / 64 + 1) * 64);
-  if (*out != nullptr) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for %zu bytes", size_bytes);
-}
-void HostDevice::Free(void* memory) noexcept {
-  std::free(memory);
-}
-Status HostDevice::Copy(void* target, const void* source, size_t size_bytes, Stream*) noexcept {
-  if (size_bytes > 0) std::memcpy(target, source, size_bytes);
-  return {};
-}
-Status HostDevice::Zero(void* target, size_t size_bytes, Stream*) noexcept {
-  if (size_bytes > 0) std::memset(target, 0, size_bytes);
-  return {};
-}
-Status HostDevice::CreateStream(Stream** out) noexcept {
-  return New<HostStream>(out);
-}
-Status HostDevice::CreateEvent(Event** out) noexcept {
-  return New<HostEvent>(out);
-}
 
 DeviceMemory::DeviceMemory(Device* device, Stream* stream, size_t capacity_bytes)
     : device_(device), stream_(stream), now_(capacity_bytes, kGuard) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "engine/device.h"
@@ -17,14 +20,40 @@ class HostDevice : public DeviceBase {
  public:
   explicit HostDevice(const char* type = "cpu") : type_(type) {}
   const char* type() const noexcept override { return type_; }
-  Status Allocate(size_t size_bytes, void** out) noexcept override;
-  void Free(void* memory) noexcept override;
-  Status Copy(void* target, const void* source, size_t size_bytes, Stream*) noexcept override;
-  Status Zero(void* target, size_t size_bytes, Stream*) noexcept override;
-  Status CreateStream(Stream** out) noexcept override;
-  Status CreateEvent(Event** out) noexcept override;
+  Status Allocate(size_t size_bytes, void** out) noexcept override {
+    *out = size_bytes < SIZE_MAX / 2 ? std::aligned_alloc(64, (size_bytes / 64 + 1) * 64) : nullptr;
+    if (*out != nullptr) return {};
+    return Status::Error(StatusCode::kResourceExhausted, "no memory for %zu bytes", size_bytes);
+  }
+  void Free(void* memory) noexcept override { std::free(memory); }
+  Status Copy(void* target, const void* source, size_t size_bytes, Stream*) noexcept override {
+    if (size_bytes > 0) std::memcpy(target, source, size_bytes);
+    return {};
+  }
+  Status Zero(void* target, size_t size_bytes, Stream*) noexcept override {
+    if (size_bytes > 0) std::memset(target, 0, size_bytes);
+    return {};
+  }
+  Status CreateStream(Stream** out) noexcept override { return New<HostStream>(out); }
+  Status CreateEvent(Event** out) noexcept override { return New<HostEvent>(out); }
 
  private:
+  class HostStream final : public StreamBase {
+    Status Record(Event*) noexcept override { return {}; }
+    Status Wait(Event*) noexcept override { return {}; }
+    Status Synchronize(int64_t) noexcept override { return {}; }
+    void* native() noexcept override { return nullptr; }
+  };
+  class HostEvent final : public EventBase {
+    Status WaitHost(int64_t) noexcept override { return {}; }
+    void* native() noexcept override { return nullptr; }
+  };
+  template <typename Made, typename As>
+  static Status New(As** out) noexcept {
+    *out = new (std::nothrow) Made;
+    return *out ? Status() : Status::Error(StatusCode::kResourceExhausted, "no memory");
+  }
+
   const char* const type_;
 };
 

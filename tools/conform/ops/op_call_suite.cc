@@ -1,6 +1,6 @@
 // What one call of an op may do to memory, and what it must not depend on.
 #include <algorithm>
-#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,43 +16,40 @@ constexpr const char* kHeader = "engine/op.h";
 
 class OpCalls : public Ops {
  protected:
-  // Every kind of call that the core makes, at full and smaller batches.
-  void ForEachRun(const std::function<void(const RunResult&)>& body) {
-    ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-      std::set<int64_t> sizes = {op_case.sample.samples()};
-      if (op_case.sample.samples() > 0) sizes.insert({1, op_case.sample.samples() - 1});
-      for (const int64_t samples : sizes) {
-        SCOPED_TRACE(std::to_string(samples) + " samples");
-        const Problem problem = NewProblem(op_case, op, samples);
-        const RunOptions kinds[] = {{},
-                                    {.training = false},
-                                    {.accumulate = op.signature.accumulates},
-                                    {.in_place = true, .share_gradient = true},
-                                    {.gradient_in_place = true}};
-        for (const RunOptions& options : kinds) body(RunOp(ops_.device(), op, problem, options));
+  struct Watched {
+    std::set<std::string> overruns, changes;
+  };
+  // What every kind of call that the core makes does to memory, at full and smaller batches. Done
+  // once per sample.
+  const Watched& Watch(Trial& trial) {
+    static std::map<std::string, Watched> all;
+    const auto [found, is_new] = all.try_emplace(trial.sample.Text());
+    if (!is_new) return found->second;
+    std::set<int64_t> sizes = {trial.problem.samples};
+    if (trial.problem.samples > 0) sizes.insert({1, trial.problem.samples - 1});
+    for (const int64_t samples : sizes) {
+      const Problem problem = trial.With(samples);
+      for (const RunOptions& options : {RunOptions{},
+                                        {.training = false},
+                                        {.accumulate = trial.op.signature.accumulates},
+                                        {.in_place = true, .share_gradient = true},
+                                        {.gradient_in_place = true}}) {
+        const RunResult result = RunOp(ops_.device(), trial.op, problem, options);
+        found->second.overruns.insert(result.overruns.begin(), result.overruns.end());
+        found->second.changes.insert(result.changes.begin(), result.changes.end());
       }
-    });
+    }
+    return found->second;
   }
 
   static std::vector<float> PlusBefore(std::vector<float> values) {
     for (size_t i = 0; i < values.size(); ++i) values[i] += Before(i);
     return values;
   }
-  static DType TypeOfGradient(const OpCase& op_case, const MadeOp& op, size_t input) {
-    return input < op.data_inputs ? op_case.sample.inputs[input].dtype : DType::kFloat32;
-  }
-  // Outputs and gradients; that the bits are the same is another matter.
-  static void ExpectSame(const RunResult& got, const RunResult& want, const OpCase& op_case,
-                         const MadeOp& op) {
-    ASSERT_TRUE(got.status.ok()) << got.status.message();
-    for (size_t i = 0; i < want.outputs.size(); ++i) {
-      ExpectNear(got.outputs[i], want.outputs[i], op.signature.outputs[i].dtype,
-                 "output " + std::to_string(i));
-    }
-    for (size_t i = 0; i < want.gradients.size(); ++i) {
-      ExpectNear(got.gradients[i], want.gradients[i], TypeOfGradient(op_case, op, i),
-                 "gradient of input " + std::to_string(i));
-    }
+
+  // With the options a call gives what it gives without.
+  void ExpectNothingElse(const RunOptions& options) {
+    ForEachCase([&](Trial& trial) { ExpectSame(Run(trial, options), Run(trial), trial); });
   }
 };
 
@@ -117,52 +114,44 @@ TEST_P(OpCalls, SaysWhatItDoes) {
 
 TEST_P(OpCalls, StaysInItsMemory) {
   CONTRACT(MUST, kHeader, "An op writes nothing beside the memory of the call.");
-  ForEachRun([](const RunResult& result) { EXPECT_THAT(result.overruns, testing::IsEmpty()); });
+  ForEachCase([&](Trial& trial) { EXPECT_THAT(Watch(trial).overruns, testing::IsEmpty()); });
 }
 
 TEST_P(OpCalls, LeavesAloneWhatIsNotItsOwn) {
   CONTRACT(MUST, kHeader,
            "Forward writes outputs, saved bytes, workspace and, while it trains, buffers; Backward "
            "writes gradients of inputs and workspace. All else stays as it is.");
-  ForEachRun([](const RunResult& result) { EXPECT_THAT(result.changes, testing::IsEmpty()); });
+  ForEachCase([&](Trial& trial) { EXPECT_THAT(Watch(trial).changes, testing::IsEmpty()); });
 }
 
 TEST_P(OpCalls, WritesAllAndReadsNothingUnwritten) {
   CONTRACT(MUST, kHeader,
            "Forward writes every element of the outputs, Backward of the gradients; what they read "
            "of memory that nobody has written, nothing depends on.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    ExpectSame(Run(op, problem, {.poison = std::byte{0x3e}}), Run(op, problem), op_case, op);
-  });
+  ExpectNothingElse({.poison = std::byte{0x3e}});
 }
 
 TEST_P(OpCalls, BackwardReadsWhatItSays) {
   CONTRACT(MUST, kHeader,
            "Backward reads no input and no output but those of backward_reads_inputs and "
            "backward_reads_outputs: their memory may be another value's by then.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    ExpectSame(Run(op, problem, {.hide_undeclared = true}), Run(op, problem), op_case, op);
-  });
+  ExpectNothingElse({.hide_undeclared = true});
 }
 
 TEST_P(OpCalls, AddsToGradients) {
   CONTRACT(MUST, kHeader,
            "Where OpCall::accumulate names an input, Backward adds its gradient to what is there, "
            "for any of the inputs of OpSignature::accumulates.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    const RunResult written = Run(op, problem);
-    std::set<uint32_t> masks = {op.signature.accumulates};
-    for (size_t i = 0; i < op.inputs(); ++i) masks.insert(op.signature.accumulates & 1u << i);
+  ForEachCase([&](Trial& trial) {
+    const uint32_t accumulates = trial.op.signature.accumulates;
+    std::set<uint32_t> masks = {accumulates};
+    for (size_t i = 0; i < trial.op.inputs(); ++i) masks.insert(accumulates & 1u << i);
     for (const uint32_t mask : masks) {
-      const RunResult added = Run(op, problem, {.accumulate = mask});
-      for (size_t i = 0; i < op.inputs(); ++i) {
-        const std::vector<float>& gradient = written.gradients[i];
-        ExpectNear(added.gradients[i], (mask >> i & 1) != 0 ? PlusBefore(gradient) : gradient,
-                   TypeOfGradient(op_case, op, i), "gradient of input " + std::to_string(i));
+      RunResult want = Run(trial);
+      for (size_t i = 0; i < trial.op.inputs(); ++i) {
+        if ((mask >> i & 1) != 0) want.gradients[i] = PlusBefore(want.gradients[i]);
       }
+      ExpectSame(Run(trial, {.accumulate = mask}), want, trial);
     }
   });
 }
@@ -171,16 +160,12 @@ TEST_P(OpCalls, SharesMemoryWhereItSaysSo) {
   CONTRACT(MUST, kHeader,
            "in_place_of, gradient_in_place, passes_gradient and equal_gradients allow the core to "
            "share memory; the results are the same with it and without.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    const RunResult apart = Run(op, problem);
-    for (const RunOptions& shared :
-         {RunOptions{.in_place = true}, RunOptions{.share_gradient = true},
-          RunOptions{.gradient_in_place = true}}) {
-      ExpectSame(Run(op, problem, shared), apart, op_case, op);
-    }
-    ExpectSame(Run(op, problem, {.in_place = true, .training = false}),
-               Run(op, problem, {.training = false}), op_case, op);
+  ExpectNothingElse({.in_place = true});
+  ExpectNothingElse({.share_gradient = true});
+  ExpectNothingElse({.gradient_in_place = true});
+  ForEachCase([&](Trial& trial) {
+    ExpectSame(Run(trial, {.in_place = true, .training = false}), Run(trial, {.training = false}),
+               trial);
   });
 }
 
@@ -188,11 +173,12 @@ TEST_P(OpCalls, TakesNoSamples) {
   CONTRACT(MUST, kHeader,
            "The number of samples can be 0: gradients of parameters become, or stay, the sum over "
            "nothing, and a loss is 0.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    if (op_case.sample.samples() == 0) return;
-    const Problem problem = NewProblem(op_case, op, 0);
-    const RunResult written = Run(op, problem), evaluated = Run(op, problem, {.training = false});
-    const RunResult added = Run(op, problem, {.accumulate = op.signature.accumulates});
+  ForEachCase([&](Trial& trial) {
+    MadeOp& op = trial.op;
+    if (trial.problem.samples == 0) return;
+    trial.problem = trial.With(0);
+    const RunResult written = Run(trial), evaluated = Run(trial, {.training = false});
+    const RunResult added = Run(trial, {.accumulate = op.signature.accumulates});
     if (op.signature.is_loss != 0) {
       EXPECT_EQ(written.outputs[0], (std::vector<float>{0, 0, 0}));
       EXPECT_EQ(evaluated.outputs[0], (std::vector<float>{0, 0, 0}));
@@ -210,18 +196,15 @@ TEST_P(OpCalls, TakesMissingGradients) {
   CONTRACT(MUST, kHeader,
            "The data of an output's gradient is null where none arrives, which counts as zeros; "
            "one arrives at least.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const int32_t outputs = op.signature.is_loss != 0 ? 1 : op.signature.output_count;
+  ForEachCase([&](Trial& trial) {
+    const OpSignature& says = trial.op.signature;
+    const int32_t outputs = says.is_loss != 0 ? 1 : says.output_count;
     for (int32_t k = 0; outputs > 1 && k < outputs; ++k) {
-      Problem problem = NewProblem(op_case, op);
-      for (const uint32_t mask : {0u, op.signature.accumulates}) {
-        const RunResult missing = Run(op, problem, {.accumulate = mask, .missing = 1u << k});
-        std::ranges::fill(problem.output_gradients[static_cast<size_t>(k)].values, 0.0);
-        const RunResult zeros = Run(op, problem, {.accumulate = mask});
-        for (size_t i = 0; i < op.inputs(); ++i) {
-          ExpectNear(missing.gradients[i], zeros.gradients[i], TypeOfGradient(op_case, op, i),
-                     "without the gradient of output " + std::to_string(k));
-        }
+      Problem zeros = trial.problem;
+      std::ranges::fill(zeros.output_gradients[static_cast<size_t>(k)].values, 0.0);
+      for (const uint32_t mask : {0u, says.accumulates}) {
+        ExpectSame(Run(trial, {.accumulate = mask, .missing = 1u << k}),
+                   Run(trial.op, zeros, {.accumulate = mask}), trial);
       }
     }
   });
@@ -231,18 +214,16 @@ TEST_P(OpCalls, TakesUnwantedGradients) {
   CONTRACT(MUST, kHeader,
            "The data of an input's gradient is null where none is wanted; the others are as "
            "always.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    const RunResult all = Run(op, problem);
-    for (size_t one = 0; one < op.inputs(); ++one) {
+  ForEachCase([&](Trial& trial) {
+    const RunResult all = Run(trial);
+    for (size_t one = 0; one < trial.op.inputs(); ++one) {
       for (const uint32_t wanted : {1u << one, ~(1u << one)}) {
-        if ((op.signature.differentiable_inputs & wanted) == 0) continue;
-        const RunResult some = Run(op, problem, {.wanted = wanted});
-        for (size_t i = 0; i < op.inputs(); ++i) {
-          if ((wanted >> i & 1) == 0) continue;
-          ExpectNear(some.gradients[i], all.gradients[i], TypeOfGradient(op_case, op, i),
-                     "gradient of input " + std::to_string(i) + " without that of others");
+        if ((trial.op.signature.differentiable_inputs & wanted) == 0) continue;
+        RunResult want = all;
+        for (size_t i = 0; i < trial.op.inputs(); ++i) {
+          if ((wanted >> i & 1) == 0) want.gradients[i].clear();
         }
+        ExpectSame(Run(trial, {.wanted = wanted}), want, trial);
       }
     }
   });
@@ -253,15 +234,14 @@ TEST_P(OpCalls, RepeatsItself) {
            "The same call gives the same bits, whatever came before, from any instance: ops are "
            "deterministic for a fixed number of threads.");
   const LoadedOps others = LoadUnderTest();
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    const RunResult first = Run(op, problem);
-    Run(op, NewProblem(op_case, op, op_case.sample.samples(), UnderTest().seed + 1),
-        {.random = {.step = 4}});
-    ExpectSameBits(Run(op, problem), first);
-    MadeOp again = Must(ops_.Make(op_case.sample)), other = Must(others.Make(op_case.sample));
-    ExpectSameBits(Run(again, problem), first);
-    ExpectSameBits(Run(other, problem), first);
+  ForEachCase([&](Trial& trial) {
+    const RunResult first = Run(trial);
+    Run(trial.op, trial.With(trial.problem.samples, UnderTest().seed + 1), {.random = {.step = 4}});
+    ExpectSameBits(Run(trial), first);
+    for (const LoadedOps* library : {&ops_, &others}) {
+      MadeOp again = Must(library->Make(trial.sample));
+      ExpectSameBits(Run(again, trial.problem), first);
+    }
   });
 }
 
@@ -269,24 +249,21 @@ TEST_P(OpCalls, KeepsInstancesApart) {
   CONTRACT(MUST, kHeader,
            "Between Forward and Backward of one instance others run, of the same op and of other "
            "ranks, which may be threads of one process.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    MadeOp second = Must(ops_.Make(op_case.sample));
-    const Problem one = NewProblem(op_case, op),
-                  two = NewProblem(op_case, op, op_case.sample.samples(), UnderTest().seed + 1);
-    const RunResult first = Run(op, one), other = Run(second, two);
-    OpRun a(ops_.device(), op, one), b(ops_.device(), second, two);
+  ForEachCase([&](Trial& trial) {
+    MadeOp second = Must(ops_.Make(trial.sample));
+    const Problem &one = trial.problem, two = trial.With(one.samples, UnderTest().seed + 1);
+    const RunResult first = Run(trial), other = Run(second, two);
+    OpRun a(ops_.device(), trial.op, one), b(ops_.device(), second, two);
     a.Forward();
     b.Forward();
     a.Backward();
     b.Backward();
-    ExpectSame(a.result(), first, op_case, op);
-    ExpectSame(b.result(), other, op_case, op);
+    ExpectSame(a.result(), first, trial);
+    ExpectSame(b.result(), other, trial);
     const auto rank = [&](const Problem& problem, const RunResult& want) {
       const LoadedOps ops = LoadUnderTest({.local_world_size = 1});
-      MadeOp made = Must(ops.Make(op_case.sample));
-      for (int i = 0; i < 3; ++i) {
-        ExpectSame(RunOp(ops.device(), made, problem), want, op_case, made);
-      }
+      MadeOp made = Must(ops.Make(trial.sample));
+      for (int i = 0; i < 3; ++i) ExpectSame(RunOp(ops.device(), made, problem), want, trial);
     };
     std::thread thread(rank, one, first);
     rank(two, other);
@@ -298,19 +275,19 @@ TEST_P(OpCalls, ChangesBuffersInTrainingAlone) {
   CONTRACT(MUST, kHeader,
            "A parameter that is not trained is changed by Forward, and only while "
            "OpCall::training is set.");
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    const auto buffers = [&](bool training) {
-      const RunResult result = Run(op, problem, {.training = training});
-      const size_t count = result.parameters.size();
-      return std::vector(result.parameters.end() - op.signature.parameter_count,
-                         result.parameters.begin() + static_cast<ptrdiff_t>(count));
-    };
-    const auto trained = buffers(true), evaluated = buffers(false);
-    for (int32_t i = 0; i < op.signature.parameter_count; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const bool changes = op.signature.parameters[i].trained == 0;
-      EXPECT_EQ(trained[at] != evaluated[at], changes) << op.signature.parameters[i].name.view();
+  ForEachCase([&](Trial& trial) {
+    const RunResult trained = Run(trial), evaluated = Run(trial, {.training = false});
+    // Parameters of other ops come before those of this one.
+    const auto count = static_cast<size_t>(trial.op.signature.parameter_count);
+    for (size_t i = 0; i < count; ++i) {
+      const ParameterSpec& parameter = trial.op.signature.parameters[i];
+      const Values& given = trial.problem.inputs[trial.op.data_inputs + i].values;
+      const std::vector<float> before(given.begin(), given.end());
+      const auto after = [&](const RunResult& result) {
+        return *(result.parameters.end() - count + i);
+      };
+      EXPECT_EQ(after(trained) != before, parameter.trained == 0) << parameter.name.view();
+      EXPECT_TRUE(after(evaluated) == before) << parameter.name.view() << ", in evaluation";
     }
   });
 }
@@ -318,10 +295,9 @@ TEST_P(OpCalls, ChangesBuffersInTrainingAlone) {
 TEST_P(OpCalls, AllocatesNothing) {
   CONTRACT(SHOULD, kHeader, "After the first call, Forward and Backward allocate no memory.");
   if (IsNoAccelerator().empty()) GTEST_SKIP() << "the library of its device may allocate";
-  ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-    const Problem problem = NewProblem(op_case, op);
-    Run(op, problem);
-    EXPECT_EQ(Run(op, problem).allocations, 0u);
+  ForEachCase([&](Trial& trial) {
+    Run(trial);
+    EXPECT_EQ(Run(trial).allocations, 0u);
   });
 }
 

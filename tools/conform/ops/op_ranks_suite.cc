@@ -1,5 +1,5 @@
 // The parts of a batch on several ranks against the whole batch on one.
-#include <algorithm>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,24 +18,36 @@ class OpRanks : public Ops {
   struct Parts {
     std::vector<RunResult> results;
     std::vector<std::vector<int64_t>> gathers;  // of each rank, their counts
+
+    // Batched: one behind the other. Else their sum.
+    std::vector<float> Together(std::vector<std::vector<float>> RunResult::*member, size_t i,
+                                bool batched) const {
+      std::vector<float> all;
+      for (const RunResult& part : results) {
+        const std::vector<float>& own = (part.*member)[i];
+        const size_t begin = batched ? all.size() : 0;
+        all.resize(begin + own.size());
+        for (size_t k = 0; k < own.size(); ++k) all[begin + k] += own[k];
+      }
+      return all;
+    }
   };
 
   // Ranks that are threads, each with a library of its own and the samples [cuts[r], cuts[r + 1]).
-  static Parts RunParts(const OpCase& op_case, const Problem& problem,
-                        const std::vector<int64_t>& cuts) {
+  static Parts RunParts(const Trial& trial, const std::vector<int64_t>& cuts, bool training) {
     Parts parts{std::vector<RunResult>(kRanks), {}};
     ReplicaGroup group(kRanks);
     std::vector<std::jthread> ranks;
     for (int32_t rank = 0; rank < kRanks; ++rank) {
       ranks.emplace_back([&, rank] {
         const LoadedOps ops = LoadUnderTest({.local_world_size = kRanks});
-        MadeOp op = Must(ops.Make(op_case.sample));
+        MadeOp op = Must(ops.Make(trial.sample));
         const auto at = static_cast<size_t>(rank);
-        RunOptions options;
+        RunOptions options{.training = training};
         options.random.first_sample += static_cast<uint64_t>(cuts[at]);
-        if (op.signature.uses_replicas != 0) options.replicas = group.rank(rank, ops.device());
+        if (training && UsesReplicas(trial)) options.replicas = group.rank(rank, ops.device());
         parts.results[at] =
-            RunOp(ops.device(), op, PartOf(problem, cuts[at], cuts[at + 1]), options);
+            RunOp(ops.device(), op, PartOf(trial.problem, cuts[at], cuts[at + 1]), options);
         EXPECT_TRUE(parts.results[at].status.ok()) << parts.results[at].status.message();
       });
     }
@@ -44,76 +56,50 @@ class OpRanks : public Ops {
     return parts;
   }
 
-  // Batched: one behind the other. Else their sum.
-  template <typename Member>
-  static std::vector<float> Together(const Parts& parts, bool batched, const Member& member) {
-    std::vector<float> all;
-    for (const RunResult& part : parts.results) {
-      const std::vector<float>& own = member(part);
-      if (batched) {
-        all.insert(all.end(), own.begin(), own.end());
-      } else {
-        all.resize(own.size());
-        for (size_t i = 0; i < own.size(); ++i) all[i] += own[i];
-      }
-    }
-    return all;
+  static bool UsesReplicas(const Trial& trial) { return trial.op.signature.uses_replicas != 0; }
+  bool IsRandom(Trial& trial) const {
+    return Run(trial, {.random = {.seed = 18}}).outputs != Run(trial).outputs;
   }
 
-  void ExpectWhole(const Parts& parts, const Problem& problem, const MadeOp& op,
-                   const RunResult& whole) {
-    for (size_t i = 0; i < whole.outputs.size(); ++i) {
-      const TensorSpec& spec = problem.output_gradients[i].spec;
-      ExpectNear(
-          Together(
-              parts,
-              spec.batched != 0, [i](const RunResult& part) -> auto& { return part.outputs[i]; }),
-          whole.outputs[i], spec.dtype, "output " + std::to_string(i));
-    }
-    for (size_t i = 0; i < op.inputs(); ++i) {
-      const TensorSpec& spec = problem.inputs[i].spec;
-      ExpectNear(
-          Together(
-              parts,
-              spec.batched != 0, [i](const RunResult& part) -> auto& { return part.gradients[i]; }),
-          whole.gradients[i], spec.dtype, "gradient of input " + std::to_string(i));
-    }
-    for (const RunResult& part : parts.results) {
-      for (size_t i = 0; i < whole.parameters.size(); ++i) {
-        ExpectNear(part.parameters[i], whole.parameters[i], DType::kFloat32, "parameter");
-      }
-    }
-  }
-
-  bool IsRandom(MadeOp& op, const Problem& problem) const {
-    const RunResult other = Run(op, problem, {.random = {.seed = 18}});
-    return other.outputs != Run(op, problem).outputs;
-  }
-
-  // Calls body(case, op, problem) for those cases that have samples.
-  template <typename Body>
-  void ForEachBatch(const Body& body) {
+  // For those that have samples, and of which `which` is true.
+  void ForEachBatch(const std::function<bool(Trial& trial)>& which,
+                    const std::function<void(Trial& trial)>& body) {
     bool any = false;
-    ForEachCase([&](const OpCase& op_case, MadeOp& op) {
-      if (op_case.sample.samples() == 0) return;
-      any |= body(op_case, op, NewProblem(op_case, op));
+    ForEachCase([&](Trial& trial) {
+      if (trial.problem.samples == 0 || !which(trial)) return;
+      any = true;
+      body(trial);
     });
     if (!any && !HasFailure()) GTEST_SKIP() << "it is no such op";
   }
 
   // Whether several ranks get what one gets; for replicas, also where one has no samples.
-  void Compare(const OpCase& op_case, MadeOp& op, const Problem& problem) {
-    const RunResult whole = Run(op, problem);
-    const int64_t all = problem.samples, cut = all * 2 / 3;
+  void Compare(Trial& trial, bool training = true) {
+    const RunResult whole = Run(trial, {.training = training});
+    const int64_t all = trial.problem.samples, cut = all * 2 / 3;
     std::vector<std::vector<int64_t>> gathers, all_cuts = {{0, 1, cut, all}};
-    if (op.signature.uses_replicas != 0) all_cuts.push_back({0, cut, cut, all});
+    if (UsesReplicas(trial)) all_cuts.push_back({0, cut, cut, all});
     for (const std::vector<int64_t>& cuts : all_cuts) {
-      const Parts parts = RunParts(op_case, problem, cuts);
+      const Parts parts = RunParts(trial, cuts, training);
       if (HasFailure()) return;
-      ExpectWhole(parts, problem, op, whole);
+      RunResult together;
+      for (size_t i = 0; i < whole.outputs.size(); ++i) {
+        const bool batched = trial.problem.output_gradients[i].spec.batched != 0;
+        together.outputs.push_back(parts.Together(&RunResult::outputs, i, batched));
+      }
+      for (size_t i = 0; i < whole.gradients.size(); ++i) {
+        const bool batched = trial.problem.inputs[i].spec.batched != 0;
+        together.gradients.push_back(parts.Together(&RunResult::gradients, i, batched));
+      }
+      ExpectSame(together, whole, trial);
+      for (const RunResult& part : parts.results) {
+        for (size_t i = 0; i < whole.parameters.size(); ++i) {
+          ExpectNear(part.parameters[i], whole.parameters[i], DType::kFloat32, "parameter");
+        }
+      }
       gathers.insert(gathers.end(), parts.gathers.begin(), parts.gathers.end());
     }
-    EXPECT_EQ(!gathers[0].empty(), op.signature.uses_replicas != 0);
+    EXPECT_EQ(!gathers[0].empty(), training && UsesReplicas(trial));
     for (const std::vector<int64_t>& counts : gathers) {
       EXPECT_EQ(counts, gathers[0]) << "ranks or steps gather differently";
     }
@@ -125,34 +111,22 @@ TEST_P(OpRanks, ReplicasMakeOneBatch) {
            "An op that uses replicas gives what one rank gives that has the samples of all; in "
            "every step and on every rank, with samples or without, it gathers as often and the "
            "same counts.");
-  ForEachBatch([&](const OpCase& op_case, MadeOp& op, const Problem& problem) {
-    if (op.signature.uses_replicas == 0) return false;
-    Compare(op_case, op, problem);
-    return true;
-  });
+  ForEachBatch(UsesReplicas, [&](Trial& trial) { Compare(trial); });
 }
 
 TEST_P(OpRanks, EvaluatesAlone) {
   CONTRACT(MUST, kHeader, "In evaluation there are no replicas to gather from.");
-  ForEachBatch([&](const OpCase&, MadeOp& op, const Problem& problem) {
-    if (op.signature.uses_replicas == 0) return false;
-    ReplicaGroup group(2, 50);
-    Run(op, problem, {.training = false, .replicas = group.rank(0, ops_.device())});
-    EXPECT_EQ(group.counts(0).size(), 0u);
-    return true;
-  });
+  ForEachBatch(UsesReplicas, [&](Trial& trial) { Compare(trial, false); });
 }
 
 TEST_P(OpRanks, PassesOnWhatAGatherSays) {
   CONTRACT(MUST, kHeader, "The error of a gather is that of the call.");
-  ForEachBatch([&](const OpCase&, MadeOp& op, const Problem& problem) {
-    if (op.signature.uses_replicas == 0) return false;
+  ForEachBatch(UsesReplicas, [&](Trial& trial) {
     ReplicaGroup group(2, 50);
     const RunResult result =
-        RunOp(ops_.device(), op, problem, {.replicas = group.rank(0, ops_.device())});
+        RunOp(ops_.device(), trial.op, trial.problem, {.replicas = group.rank(0, ops_.device())});
     EXPECT_EQ(result.status.code(), StatusCode::kTimeout);
     EXPECT_EQ(result.status.rank(), 1);
-    return true;
   });
 }
 
@@ -160,11 +134,8 @@ TEST_P(OpRanks, RandomNumbersAreThoseOfTheBatch) {
   CONTRACT(MUST, kHeader,
            "Random numbers are a function of seed, step, node, first_sample and the position in a "
            "sample, so that they are the same for any number of ranks.");
-  ForEachBatch([&](const OpCase& op_case, MadeOp& op, const Problem& problem) {
-    if (!IsRandom(op, problem)) return false;
-    Compare(op_case, op, problem);
-    return true;
-  });
+  ForEachBatch([&](Trial& trial) { return IsRandom(trial); },
+               [&](Trial& trial) { Compare(trial); });
 }
 
 TEST_P(OpRanks, LossesAddUp) {
@@ -172,12 +143,11 @@ TEST_P(OpRanks, LossesAddUp) {
       MUST, kHeader,
       "Output 0 of a loss is the sum over targets of the loss, the number of targets and the "
       "number of correct predictions: those of parts of a batch add up to those of the batch.");
-  ForEachBatch([&](const OpCase& op_case, MadeOp& op, const Problem& problem) {
-    if (op.signature.is_loss == 0) return false;
-    const std::vector<float> numbers = Run(op, problem).outputs[0];
+  const auto is_loss = [](Trial& trial) { return trial.op.signature.is_loss != 0; };
+  ForEachBatch(is_loss, [&](Trial& trial) {
+    const std::vector<float> numbers = Run(trial).outputs[0];
     EXPECT_GE(numbers[1], numbers[2]) << "more correct predictions than targets";
-    Compare(op_case, op, problem);
-    return true;
+    Compare(trial);
   });
 }
 
@@ -185,17 +155,12 @@ TEST_P(OpRanks, SamplesDoNotMix) {
   CONTRACT(SHOULD, kHeader,
            "What becomes of a sample does not depend on others of its call, unless the op uses "
            "replicas: else several ranks train to something else than one.");
-  const auto uses_replicas = [&](const OpCase& op_case) {
-    return Must(ops_.Make(op_case.sample)).signature.uses_replicas != 0;
-  };
-  if (std::ranges::any_of(cases(), uses_replicas)) {
-    GTEST_SKIP() << "it uses replicas, or an attribute says that it shall not";
-  }
-  ForEachBatch([&](const OpCase& op_case, MadeOp& op, const Problem& problem) {
-    if (op.signature.is_loss != 0 || IsRandom(op, problem)) return false;  // judged as such
-    Compare(op_case, op, problem);
-    return true;
-  });
+  bool any = false;
+  ForEachCase([&](Trial& trial) { any |= UsesReplicas(trial); });
+  if (any) GTEST_SKIP() << "it uses replicas, or an attribute says that it shall not";
+  ForEachBatch(  // losses and what is random are judged as such
+      [&](Trial& trial) { return trial.op.signature.is_loss == 0 && !IsRandom(trial); },
+      [&](Trial& trial) { Compare(trial); });
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpRanks, testing::ValuesIn(OpsUnderTest()),

@@ -13,13 +13,15 @@ namespace {
 constexpr int64_t kLargestBatch = 13;  // times the batch that was found
 
 // What the tests take for granted.
-bool IsUsable(const OpSignature& signature, size_t inputs) {
+bool IsUsable(const OpSignature& says, size_t inputs) {
   constexpr int64_t kMostBytes = int64_t{1} << 28;
-  const bool counts = signature.output_count >= 1 && signature.output_count <= kMaxOpOutputs &&
-                      signature.parameter_count >= 0 &&
-                      signature.parameter_count + static_cast<int32_t>(inputs) <= kMaxOpInputs;
-  return counts && signature.saved_bytes >= 0 && signature.saved_bytes < kMostBytes &&
-         signature.workspace_bytes >= 0 && signature.workspace_bytes < kMostBytes;
+  const auto is_size = [](int64_t bytes) { return bytes >= 0 && bytes < kMostBytes; };
+  return says.output_count >= 1 && says.output_count <= kMaxOpOutputs &&
+         says.parameter_count >= 0 &&
+         says.parameter_count + static_cast<int32_t>(inputs) <= kMaxOpInputs &&
+         std::max(says.output_is_view_of, says.in_place_of) < static_cast<int32_t>(inputs) &&
+         (says.is_loss == 0 || says.outputs[0].shape == Shape{3}) && is_size(says.saved_bytes) &&
+         is_size(says.workspace_bytes);
 }
 
 bool AllFinite(const RunResult& result) {
@@ -30,10 +32,10 @@ bool AllFinite(const RunResult& result) {
          std::ranges::all_of(result.gradients, finite);
 }
 
-// The search for one op.
+// The search for one op, and those of its samples that can be judged.
 struct Found {
   SearchResult search;
-  std::vector<OpCase> cases;
+  std::vector<std::pair<OpSample, Domain>> cases;
 };
 
 Domain FindDomain(const LoadedOps& ops, const OpSample& sample) {
@@ -60,16 +62,16 @@ Found Find(const std::string& op) {
   }
   for (const OpSample& sample : found.search.found) {
     const MadeOp made = Must(ops.Make(sample));
-    if (!IsUsable(made.signature, sample.inputs.size())) continue;
-    found.cases.push_back({sample, FindDomain(ops, sample)});
+    if (IsUsable(made.signature, sample.inputs.size())) {
+      found.cases.emplace_back(sample, FindDomain(ops, sample));
+    }
   }
-  const auto batched = std::ranges::find_if(
-      found.cases, [](const OpCase& op_case) { return op_case.sample.samples() > 0; });
+  const auto batched =
+      std::ranges::find_if(found.cases, [](const auto& one) { return one.first.samples() > 0; });
   if (batched == found.cases.end()) return found;
-  OpCase large = *batched;
-  large.large = true;
-  for (TensorSpec& input : large.sample.inputs) input = WithSamples(input, 1, kLargestBatch);
-  if (infer(large.sample).ok()) found.cases.push_back(large);
+  auto large = *batched;  // several threads may share it
+  for (TensorSpec& input : large.first.inputs) input = WithSamples(input, 1, kLargestBatch);
+  if (infer(large.first).ok()) found.cases.push_back(large);
   return found;
 }
 
@@ -89,26 +91,19 @@ LoadedOps LoadUnderTest(const RankInfo& ranks) {
   return LoadedOps::Load(UnderTest().plugin, {}, ranks, UnderTest().Other(PluginKind::kOps));
 }
 
-const std::vector<OpCase>& Ops::cases() const {
-  return FoundFor(GetParam()).cases;
-}
-
 const SearchResult& Ops::search() const {
   return FoundFor(GetParam()).search;
 }
 
-void Ops::ForEachCase(const std::function<void(const OpCase& op_case, MadeOp& op)>& body) {
-  if (cases().empty()) GTEST_SKIP() << "no inputs are known for it";
-  for (const OpCase& op_case : cases()) {
-    SCOPED_TRACE(op_case.sample.Text());
-    MadeOp op = Must(ops_.Make(op_case.sample));
-    body(op_case, op);
+void Ops::ForEachCase(const std::function<void(Trial& trial)>& body) {
+  const auto& cases = FoundFor(GetParam()).cases;
+  if (cases.empty()) GTEST_SKIP() << "no inputs are known for it";
+  for (const auto& [sample, domain] : cases) {
+    SCOPED_TRACE(sample.Text());
+    Trial trial{sample, domain, Must(ops_.Make(sample))};
+    body(trial);
     if (HasFailure()) return;  // one is enough to read
   }
-}
-
-Problem Ops::NewProblem(const OpCase& op_case, const MadeOp& op, int64_t samples, uint32_t seed) {
-  return MakeProblem(op_case.sample, op_case.domain, op, samples, seed);
 }
 
 RunResult Ops::Run(MadeOp& op, const Problem& problem, const RunOptions& options) const {
@@ -118,8 +113,28 @@ RunResult Ops::Run(MadeOp& op, const Problem& problem, const RunOptions& options
   return result;
 }
 
-void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, DType dtype,
-                const std::string& what) {
+void Ops::ExpectSame(const RunResult& got, const RunResult& want, const Trial& trial) {
+  ASSERT_TRUE(got.status.ok()) << got.status.message();
+  for (size_t i = 0; i < want.outputs.size(); ++i) {
+    ExpectNear(got.outputs[i], want.outputs[i], trial.op.signature.outputs[i].dtype,
+               "output " + std::to_string(i));
+  }
+  for (size_t i = 0; i < want.gradients.size(); ++i) {
+    const bool is_data = i < trial.op.data_inputs;
+    ExpectNear(got.gradients[i], want.gradients[i],
+               is_data ? trial.sample.inputs[i].dtype : DType::kFloat32,
+               "gradient of input " + std::to_string(i));
+  }
+}
+
+void Ops::ExpectSameBits(const RunResult& got, const RunResult& want) {
+  EXPECT_TRUE(got.outputs == want.outputs) << "outputs differ";
+  EXPECT_TRUE(got.gradients == want.gradients) << "gradients differ";
+  EXPECT_TRUE(got.parameters == want.parameters) << "parameters differ";
+}
+
+void Ops::ExpectNear(const std::vector<float>& got, const std::vector<float>& want, DType dtype,
+                     const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   double largest = 1e-2;
   for (const float value : want) largest = std::max(largest, std::abs(static_cast<double>(value)));
@@ -127,12 +142,6 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, D
   for (size_t i = 0; i < want.size(); ++i) {
     ASSERT_NEAR(got[i], want[i], tolerance) << what << ", element " << i;
   }
-}
-
-void ExpectSameBits(const RunResult& got, const RunResult& want) {
-  EXPECT_TRUE(got.outputs == want.outputs) << "outputs differ";
-  EXPECT_TRUE(got.gradients == want.gradients) << "gradients differ";
-  EXPECT_TRUE(got.parameters == want.parameters) << "parameters differ";
 }
 
 }  // namespace engine::conform

@@ -21,15 +21,17 @@ namespace engine::conform {
 // The library under test. Its device is that of --with, where it brings none.
 LoadedOps LoadUnderTest(const RankInfo& ranks = {});
 
-struct OpCase {
-  OpSample sample;
-  Domain domain;
-  bool large = false;  // a batch that several threads may share
-};
+// An op on inputs that it has accepted.
+struct Trial {
+  const OpSample& sample;
+  const Domain& domain;
+  MadeOp op;
+  Problem problem = With(sample.samples());  // of the full batch
 
-// Within rounding of what is summed up in this type: relative to the largest.
-void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, DType dtype,
-                const std::string& what);
+  Problem With(int64_t samples, uint32_t seed = UnderTest().seed) const {
+    return MakeProblem(sample, domain, op, samples, seed);
+  }
+};
 
 std::vector<std::string> OpsUnderTest();
 
@@ -40,25 +42,26 @@ std::string IsNoAccelerator();
 // One test per op; its parameter is the name.
 class Ops : public testing::TestWithParam<std::string> {
  protected:
-  // Everything that was found for the op, by a search that is done once per process.
-  const std::vector<OpCase>& cases() const;
+  // What was found for the op, by a search that is done once per process.
   const SearchResult& search() const;
 
-  // Calls `body` for each case, of which there must be one, with an op made for it.
-  void ForEachCase(const std::function<void(const OpCase& op_case, MadeOp& op)>& body);
-
-  static Problem NewProblem(const OpCase& op_case, const MadeOp& op, int64_t samples,
-                            uint32_t seed = UnderTest().seed);
-  static Problem NewProblem(const OpCase& op_case, const MadeOp& op) {
-    return NewProblem(op_case, op, op_case.sample.samples());
-  }
+  // Calls `body` on each sample that can be judged, of which there must be one.
+  void ForEachCase(const std::function<void(Trial& trial)>& body);
 
   // An error, or a result that is no number, fails the test.
   RunResult Run(MadeOp& op, const Problem& problem, const RunOptions& options = {}) const;
+  RunResult Run(Trial& trial, const RunOptions& options = {}) const {
+    return Run(trial.op, trial.problem, options);
+  }
+
+  // Within rounding of what is summed up in this type: relative to the largest.
+  static void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, DType dtype,
+                         const std::string& what);
+  // Outputs and gradients.
+  static void ExpectSame(const RunResult& got, const RunResult& want, const Trial& trial);
+  static void ExpectSameBits(const RunResult& got, const RunResult& want);
 
   const LoadedOps ops_ = LoadUnderTest();
 };
-
-void ExpectSameBits(const RunResult& got, const RunResult& want);
 
 }  // namespace engine::conform

@@ -48,6 +48,9 @@ class ReplicaGroup {
       ENGINE_RETURN_IF_ERROR(device->Copy(part.data(), own, part.size() * sizeof(float), stream));
       ENGINE_RETURN_IF_ERROR(stream->Synchronize(kDeviceTimeoutMs));
       ENGINE_RETURN_IF_ERROR(group.Gather(static_cast<size_t>(own_rank), part, &whole));
+      if (whole.size() != part.size() * group.parts_.size()) {
+        return Status::Error(StatusCode::kInvalidArgument, "ranks gather different counts");
+      }
       ENGINE_RETURN_IF_ERROR(device->Copy(all, whole.data(), whole.size() * sizeof(float), stream));
       return stream->Synchronize(kDeviceTimeoutMs);
     }

@@ -1,0 +1,180 @@
+// The plugin bad_device: a device that does what is queued when somebody waits for it, with the fault
+// that the option says.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/ext/accelerator.h"
+#include "engine/plugin.h"
+#include "kit/create.h"
+#include "kit/float16.h"
+#include "tools/conform/ops/device_memory.h"
+
+namespace engine::bad_device {
+namespace {
+
+using Work = std::vector<std::function<void()>>;
+
+class LazyStream;
+
+struct LazyEvent final : EventBase {
+  explicit LazyEvent(bool is_bad) : bad(is_bad) {}
+  Status WaitHost(int64_t) noexcept override;
+  void* native() noexcept override { return nullptr; }
+
+  LazyStream* recorded = nullptr;
+  const bool bad;  // nobody waits for it
+};
+
+class LazyStream final : public StreamBase {
+ public:
+  Status Record(Event* event) noexcept override {
+    static_cast<LazyEvent*>(event)->recorded = this;
+    return {};
+  }
+  Status Wait(Event* event) noexcept override { return event->WaitHost(0); }
+  Status Synchronize(int64_t) noexcept override {
+    for (const auto& one : std::exchange(work, {})) one();
+    return {};
+  }
+  void* native() noexcept override { return nullptr; }
+
+  Work work, before_recording;
+};
+
+Status LazyEvent::WaitHost(int64_t) noexcept {
+  return bad ? Status() : recorded->Synchronize(0);
+}
+
+struct LazyRecording final : RecordingBase {
+  Status Launch(Stream* stream) noexcept override {
+    Work& to = static_cast<LazyStream*>(stream)->work;
+    to.insert(to.end(), work.begin(), work.end());
+    return {};
+  }
+  Work work;
+};
+
+class BadDevice final : public conform::HostDevice, public AcceleratorBase, public FlatMathBase {
+ public:
+  explicit BadDevice(std::string_view fault) : fault_(fault) {}
+
+  void* Query(std::string_view id) noexcept override { return Offer<Accelerator>(id, this); }
+  const char* type() const noexcept override { return Is("type") ? "cuda" : "cpu"; }
+  Status Allocate(size_t size_bytes, void** out) noexcept override {
+    if (size_bytes > SIZE_MAX / 4) {
+      return Status::Error(StatusCode::kResourceExhausted, "%zu", Is("message") ? 0 : size_bytes);
+    }
+    ENGINE_RETURN_IF_ERROR(HostDevice::Allocate(size_bytes + Offset(), out));
+    *out = static_cast<char*>(*out) + Offset();
+    return {};
+  }
+  void Free(void* memory) noexcept override {
+    HostDevice::Free(static_cast<char*>(memory) - Offset());
+  }
+  Status Copy(void* to, const void* from, size_t size_bytes, Stream* stream) noexcept override {
+    if (Is("host_memory") && from == lent_) return {};
+    return Queue(stream, [=, this] { (void)HostDevice::Copy(to, from, size_bytes, nullptr); });
+  }
+  Status Zero(void* to, size_t size_bytes, Stream* stream) noexcept override {
+    const size_t more = Is("zero") ? 1 : 0;
+    return Queue(stream, [=, this] { (void)HostDevice::Zero(to, size_bytes + more, nullptr); });
+  }
+  Status CreateStream(Stream** out) noexcept override { return *out = new LazyStream, Status(); }
+  Status CreateEvent(Event** out) noexcept override {
+    return *out = new LazyEvent(Is("event")), Status();
+  }
+
+  int32_t ordinal() const noexcept override { return 0; }
+  FlatMath& math() noexcept override { return *this; }
+  Status AllocateHost(size_t size_bytes, void** out) noexcept override {
+    ENGINE_RETURN_IF_ERROR(HostDevice::Allocate(size_bytes, out));
+    lent_ = *out;
+    return {};
+  }
+  void FreeHost(void* memory) noexcept override { HostDevice::Free(memory); }
+  Status BeginRecording(Stream* stream) noexcept override {
+    auto& of = *static_cast<LazyStream*>(stream);
+    of.before_recording = std::exchange(of.work, {});
+    return {};
+  }
+  Status EndRecording(Stream* stream, Recording** out) noexcept override {
+    auto& of = *static_cast<LazyStream*>(stream);
+    auto recording = std::make_unique<LazyRecording>();
+    recording->work = std::exchange(of.work, of.before_recording);
+    if (Is("recording")) (void)recording->Launch(stream);
+    *out = recording.release();
+    return {};
+  }
+  Status Fault() noexcept override { return {}; }
+
+  FlatKernel* FindKernel(std::string_view) noexcept override {
+    return Is("kernel") ? reinterpret_cast<FlatKernel*>(this) : nullptr;
+  }
+  Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
+                      Stream* stream) noexcept override {
+    const float least = Is("quotient") ? 0.25f : 1;
+    return Queue(stream, [=] { std::fill_n(scales, count, factor / std::max(*divisor, least)); });
+  }
+  Status Convert(const void* from, DType from_type, void* to, DType to_type, int64_t count,
+                 Stream* stream) noexcept override {
+    if (from_type != DType::kFloat32 || to_type != DType::kBFloat16) {
+      return Is("any_type") ? Status() : Status::Error(StatusCode::kUnsupported, "no such types");
+    }
+    const bool cuts = Is("rounding");
+    return Queue(stream, [=] {
+      for (int64_t i = 0; i < count; ++i) {
+        const auto* const bits = static_cast<const uint16_t*>(from) + 2 * i + 1;
+        static_cast<uint16_t*>(to)[i] =
+            cuts ? *bits : kit::ToBFloat16(static_cast<const float*>(from)[i]);
+      }
+    });
+  }
+  Status Add(float* target, const float* source, int64_t count, Stream* stream) noexcept override {
+    return Queue(stream, [=] {
+      for (int64_t i = 0; i < count; ++i) target[i] += source[i];
+    });
+  }
+
+ private:
+  bool Is(std::string_view name) const { return name == fault_; }
+  size_t Offset() const { return Is("alignment") ? 32 : 0; }
+  static Status Queue(Stream* stream, std::function<void()> work) {
+    static_cast<LazyStream*>(stream)->work.push_back(std::move(work));
+    return {};
+  }
+
+  const std::string fault_;
+  const void* lent_ = nullptr;
+};
+
+class Library final : public OpLibraryBase {
+ public:
+  explicit Library(const Options& options) : device_(options.String("fault")) {}
+  Device* device() noexcept override { return &device_; }
+  Status CreateOp(std::string_view, const Options&, Op**) noexcept override {
+    return Status::Error(StatusCode::kConfig, "it has no ops");
+  }
+
+ private:
+  BadDevice device_;
+};
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "bad_device",
+     .version = "1.0.0",
+     .kind = PluginKind::kOps,
+     .device = "cpu",
+     .doc = "a device that is wrong",
+     .create = kit::Create<Library>},
+    std::array<OpName, 1>{"none"}, std::array{OptionSpec{.name = "fault", .doc = "what is wrong"}});
+
+}  // namespace engine::bad_device
