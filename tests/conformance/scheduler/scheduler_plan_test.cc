@@ -66,27 +66,16 @@ std::vector<uint64_t> Bytes(const Buckets& buckets) {
   return bytes;
 }
 
-class Fusion : public testing::TestWithParam<std::pair<const char*, const char*>> {
- protected:
-  std::vector<std::vector<uint32_t>> Fuse(const std::string& bytes, const Sizes& sizes_bytes) {
-    const auto [name, option] = GetParam();
-    return Parameters(Plan(name, {{option, bytes}}, sizes_bytes));
+TEST(Fusion, JoinsGradientsUntilABucketIsBigEnough) {
+  for (const char* name : {"fifo_sched", "priority_sched"}) {
+    EXPECT_THAT(
+        Parameters(
+            Plan(name, {{"fuse_bytes", "1000"}}, Sizes{400, 400, 400, 4, 5000, 996, 4, 5000})),
+        ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4), ElementsAre(5, 6), ElementsAre(7)));
+    EXPECT_THAT(Parameters(Plan(name, {{"fuse_bytes", "0"}}, Sizes{4, 4000, 4})),
+                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
   }
-};
-
-TEST_P(Fusion, JoinsGradientsUntilABucketIsBigEnough) {
-  EXPECT_THAT(
-      Fuse("1000", {400, 400, 400, 4, 5000, 996, 4, 5000}),
-      ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4), ElementsAre(5, 6), ElementsAre(7)));
 }
-
-TEST_P(Fusion, OfZeroBytesIsOneBucketPerParameter) {
-  EXPECT_THAT(Fuse("0", {4, 4000, 4}), ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
-}
-
-INSTANTIATE_TEST_SUITE_P(Plugins, Fusion,
-                         testing::Values(std::pair("fifo_sched", "fuse_bytes"),
-                                         std::pair("priority_sched", "fuse_bytes")));
 
 TEST(SequentialSched, SendsInLargeBuckets) {
   EXPECT_THAT(Bytes(Plan("sequential_sched", {}, Sizes(3000, 4096))),
@@ -218,38 +207,30 @@ TEST(Plans, HoldTheirLimitsForRandomModels) {
   }
 }
 
-class GlobalGate : public testing::TestWithParam<const char*> {
- protected:
-  std::vector<std::string> Said(int32_t rank, UpdateGate gate, bool sharded, int32_t world_size = 2,
-                                bool served = false) {
-    const auto parameters = ChainOf({4000, 4000});
-    ModelInfo info = InfoOf(parameters);
-    info.gate = gate;
-    info.sharded = sharded ? 1 : 0;
-    info.world_size = world_size;
-    info.served = served ? 1 : 0;
-    MemoryHost host({.rank = rank, .world_size = 2});
-    Must(LayoutOf(info, *CreateFrom<Scheduler>(PluginPath(GetParam()), {}, &host)));
-    return host.log();
+TEST(GlobalGate, IsSaidOnceByRank0WhereItCosts) {
+  const auto parameters = ChainOf({4000, 4000});
+  ModelInfo waits = InfoOf(parameters);
+  waits.gate = UpdateGate::kGlobal;
+  ModelInfo tensor = waits, sharded = waits, alone = waits, served = waits;
+  tensor.gate = UpdateGate::kTensor;
+  sharded.sharded = served.served = 1;
+  alone.world_size = 1;
+  for (const char* name : {"priority_sched", "dear_sched"}) {
+    const auto said = [&](int32_t rank, const ModelInfo& info) {
+      MemoryHost host({.rank = rank, .world_size = 2});
+      Must(LayoutOf(info, *CreateFrom<Scheduler>(PluginPath(name), {}, &host)));
+      return host.log();
+    };
+    EXPECT_THAT(said(0, waits),
+                ElementsAre(testing::AllOf(HasSubstr("needs all gradients before the first update"),
+                                           HasSubstr("overlap with backward"),
+                                           HasSubstr("shard the optimizer"))));
+    EXPECT_THAT(said(1, waits), IsEmpty());
+    for (const ModelInfo& info : {tensor, sharded, alone, served}) {
+      EXPECT_THAT(said(0, info), IsEmpty());
+    }
   }
-};
-
-TEST_P(GlobalGate, IsSaidOnceByRank0) {
-  EXPECT_THAT(Said(0, UpdateGate::kGlobal, false),
-              ElementsAre(testing::AllOf(HasSubstr("needs all gradients before the first update"),
-                                         HasSubstr("overlap with backward"),
-                                         HasSubstr("shard the optimizer"))));
-  EXPECT_THAT(Said(1, UpdateGate::kGlobal, false), IsEmpty());
 }
-
-TEST_P(GlobalGate, IsNotMentionedWhereItCostsNothing) {
-  EXPECT_THAT(Said(0, UpdateGate::kTensor, false), IsEmpty());
-  EXPECT_THAT(Said(0, UpdateGate::kGlobal, true), IsEmpty());
-  EXPECT_THAT(Said(0, UpdateGate::kGlobal, false, /*world_size=*/1), IsEmpty());
-  EXPECT_THAT(Said(0, UpdateGate::kGlobal, false, 2, /*served=*/true), IsEmpty());
-}
-
-INSTANTIATE_TEST_SUITE_P(Plugins, GlobalGate, testing::Values("priority_sched", "dear_sched"));
 
 }  // namespace
 }  // namespace engine::test

@@ -13,29 +13,22 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class ServedPriorities : public testing::TestWithParam<std::string> {};
-
 // A server that orders by priority must not turn another order into one by need.
-TEST_P(ServedPriorities, HasPrioritiesOnlyIfItOrdersByNeed) {
+TEST(ServedPriorities, AreThoseOfASchedulerThatOrdersByNeed) {
   ModelSketch model = ModelSketch::Chain({100000, 1000, 200000, 1000});
   model.served = true;
-  SchedulerRig rig(MakeScheduler(GetParam()), model);
-  std::vector<int32_t> by_bucket, expected;
-  for (const exec::BucketLayout& bucket : rig.graph.buckets()) by_bucket.push_back(bucket.priority);
-  const bool by_need = GetParam() == "priority_sched";
-  for (const exec::BucketLayout& bucket : rig.graph.buckets()) {
-    uint32_t first = UINT32_MAX;
-    for (const BucketSpan& span : bucket.spans) {
-      first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
+  for (const std::string name :
+       {"sequential_sched", "fifo_sched", "priority_sched", "dear_sched"}) {
+    SchedulerRig rig(MakeScheduler(name), model);
+    for (const exec::BucketLayout& bucket : rig.graph.buckets()) {
+      uint32_t first = UINT32_MAX;
+      for (const BucketSpan& span : bucket.spans) {
+        first = std::min(first, rig.graph.model_info().parameters[span.parameter].first_use);
+      }
+      EXPECT_EQ(bucket.priority, name == "priority_sched" ? -static_cast<int32_t>(first) : 0);
     }
-    expected.push_back(by_need ? -static_cast<int32_t>(first) : 0);
   }
-  EXPECT_EQ(by_bucket, expected);
 }
-
-INSTANTIATE_TEST_SUITE_P(Plugins, ServedPriorities,
-                         testing::Values("sequential_sched", "fifo_sched", "priority_sched",
-                                         "dear_sched"));
 
 // ---- What each of them does, in a chain of three layers with a bucket each; bucket0 is needed last.
 
@@ -89,28 +82,25 @@ TEST(PrioritySched, PullsTakeNoCreditFromPushes) {
   }
 }
 
-class Opening : public testing::TestWithParam<std::pair<const char*, const char*>> {};
-
 // Rows that a batch reads, while everything of the step before is still pulled.
-TEST_P(Opening, PullsOfRowsAreStartedAtOnce) {
-  EventPlayer play = ThreeServed(GetParam().first, {{GetParam().second, "0"}}, {0});
-  for (int step = 1; step <= 2; ++step) {
-    play.Send(EventKind::kStepBegin);
-    EXPECT_THAT(play.Ready({"pull2"}), ElementsAre("pull2"));
-    play.Done({"pull2"});
-    play.Tell(EventKind::kTaskReady, {"statistics", "push0", "push1", "push2"});
-    EXPECT_THAT(play.Send(EventKind::kBackwardEnd), testing::SizeIs(testing::Ge(2)));
-    play.Done({"statistics", "push0", "push1", "push2"});
-    play.Ready({"pull0", "pull1"});
-    play.Send(EventKind::kFlush);
-    play.Done({"pull0", "pull1"});
+TEST(Opening, PullsOfRowsAreStartedAtOnce) {
+  for (const auto& [name, option] :
+       {std::pair("fifo_sched", "fuse_bytes"), std::pair("priority_sched", "fuse_bytes"),
+        std::pair("dear_sched", "group_bytes")}) {
+    EventPlayer play = ThreeServed(name, {{option, "0"}}, {0});
+    for (int step = 1; step <= 2; ++step) {
+      play.Send(EventKind::kStepBegin);
+      EXPECT_THAT(play.Ready({"pull2"}), ElementsAre("pull2"));
+      play.Done({"pull2"});
+      play.Tell(EventKind::kTaskReady, {"statistics", "push0", "push1", "push2"});
+      EXPECT_THAT(play.Send(EventKind::kBackwardEnd), testing::SizeIs(testing::Ge(2)));
+      play.Done({"statistics", "push0", "push1", "push2"});
+      play.Ready({"pull0", "pull1"});
+      play.Send(EventKind::kFlush);
+      play.Done({"pull0", "pull1"});
+    }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Plugins, Opening,
-                         testing::Values(std::pair("fifo_sched", "fuse_bytes"),
-                                         std::pair("priority_sched", "fuse_bytes"),
-                                         std::pair("dear_sched", "group_bytes")));
 
 }  // namespace
 }  // namespace engine::test

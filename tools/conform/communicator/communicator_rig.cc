@@ -296,6 +296,11 @@ Work* MustSubmit(Communicator& communicator, const Transfer& transfer) {
   return work;
 }
 
+void ExpectError(const Status& status, StatusCode code, int rank) {
+  EXPECT_EQ(status.code(), code) << status.message();
+  EXPECT_TRUE(rank < 0 || status.rank() == rank) << status.rank() << ": " << status.message();
+}
+
 Status ExpectRefused(Communicator& communicator, const Transfer& transfer) {
   Work* work = nullptr;
   const Status status = communicator.Submit(transfer, &work);

@@ -153,6 +153,8 @@ void ExpectRight(World& world, int rank, TransferBuffers& buffers, uint64_t sequ
 
 // Submits `transfer`; a failure that leaves the test when that is refused.
 Work* MustSubmit(Communicator& communicator, const Transfer& transfer);
+// A failure of this kind, of this rank (-1: whichever).
+void ExpectError(const Status& status, StatusCode code, int rank = -1);
 // Submits it, which fails so and makes no Work.
 Status ExpectRefused(Communicator& communicator, const Transfer& transfer);
 // Waits for a Work that succeeds, and releases it.

@@ -173,8 +173,7 @@ TEST_P(ServedAsyncInside, WhoEndsBecauseARankLeftNamesIt) {
   for (const int rank : {0, 2}) {
     const Status status = StepOf(members, rank, buckets, 2);
     if (status.ok()) continue;
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
-    EXPECT_EQ(status.rank(), 1) << status.message();
+    ExpectError(status, StatusCode::kPeerLost, 1);
   }
 }
 
@@ -191,9 +190,7 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
   const auto start = Clock::now();
   members.Leave(2);
   for (Work* pull : pulls) {
-    const Status status = Finish(pull);
-    EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
-    EXPECT_EQ(status.rank(), 2) << status.message();
+    ExpectError(Finish(pull), StatusCode::kPeerLost, 2);
   }
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
@@ -204,9 +201,7 @@ TEST_P(ServedSyncLoss, APullThatTimesOutNamesTheRankThatHasNotPushed) {
   const auto buckets = members.Start(SmallBuckets());
   for (const int rank : {0, 2}) ASSERT_OK(PushStep(members, rank, buckets, 1));
   std::vector<float> value;
-  const Status status = Finish(members.SubmitPull(0, buckets[0], &value, 300));
-  EXPECT_EQ(status.code(), StatusCode::kTimeout) << status.message();
-  EXPECT_EQ(status.rank(), 1) << status.message();
+  ExpectError(Finish(members.SubmitPull(0, buckets[0], &value, 300)), StatusCode::kTimeout, 1);
   EXPECT_EQ(members.Push(0, buckets[0], value).code(), StatusCode::kTimeout)
       << "a failed communicator fails every later call";
 }

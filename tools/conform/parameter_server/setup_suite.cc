@@ -67,15 +67,14 @@ TEST_P(ServedSetup, BucketsThatMakeNoSenseAreRefused) {
       {PlainBucket(0, 10)}, {PlainBucket(31, 10), PlainBucket(31, 10)}, {rest}};
   for (const auto& buckets : sets) {
     Members members(GetParam(), 1);
-    const Status refused = members.Register(0, buckets);
-    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
+    ExpectError(members.Register(0, buckets), StatusCode::kInvalidArgument);
   }
   Members members(GetParam(), 1);
   const ServedSpan span{.count = 9};
   const ServedBucket gap{.key = 31, .count = 10, .spans = {&span, 1}};
   const auto optimizer = OptimizerChoice{}.Make();
-  const Status refused = members.client(0).Register({&gap, 1}, *optimizer, kTimeoutMs);
-  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.message();
+  ExpectError(members.client(0).Register({&gap, 1}, *optimizer, kTimeoutMs),
+              StatusCode::kInvalidArgument);
 }
 
 TEST_P(ServedSetup, EveryRankReadsTheValuesAndStatesThatRankZeroStored) {
@@ -223,34 +222,28 @@ TEST_P(ServedSetup, TransfersThatMakeNoSenseAreRefused) {
   const std::vector<int32_t> descending = {2, 1}, beyond = {4}, negative = {-1}, twice = {1, 1},
                              one = {1};
   for (const TransferKind kind : {TransferKind::kPush, TransferKind::kPull}) {
-    const Transfer base{.kind = kind,
+    const auto sparse = [](Transfer& t) { t.key = 32, t.count = 12; };
+    const std::tuple<const char*, std::function<void(Transfer&)>, const std::vector<int32_t>*>
+        wrong[] = {
+            {"unknown key", [](Transfer& t) { t.key = 99; }, nullptr},
+            {"no key", [](Transfer& t) { t.key = 0; }, nullptr},
+            {"count + 1", [](Transfer& t) { t.count = 11; }, nullptr},
+            {"count - 1", [](Transfer& t) { t.count = 9; }, nullptr},
+            {"int32", [](Transfer& t) { t.dtype = DType::kInt32; }, nullptr},
+            {"rows of a bucket without", [](Transfer&) {}, &one},
+            {"descending rows", sparse, &descending},
+            {"row 4 of 4", sparse, &beyond},
+            {"row -1", sparse, &negative},
+            {"a row twice", sparse, &twice},
+        };
+    for (const auto& [what, change, rows_of] : wrong) {
+      Transfer transfer{.kind = kind,
                         .send = data.data(),
                         .recv = data.data(),
                         .count = 10,
                         .key = 31,
                         .timeout_ms = 2000};
-    Transfer unknown = base, no_key = base, longer = base, shorter = base, whole = base;
-    Transfer sparse = base;
-    unknown.key = 99;
-    no_key.key = 0;
-    longer.count = 11;
-    shorter.count = 9;
-    whole.dtype = DType::kInt32;
-    sparse.key = 32;
-    sparse.count = 12;
-    const std::tuple<const char*, Transfer, const std::vector<int32_t>*> wrong[] = {
-        {"unknown key", unknown, nullptr},
-        {"no key", no_key, nullptr},
-        {"count + 1", longer, nullptr},
-        {"count - 1", shorter, nullptr},
-        {"int32", whole, nullptr},
-        {"rows of a bucket without", base, &one},
-        {"descending rows", sparse, &descending},
-        {"row 4 of 4", sparse, &beyond},
-        {"row -1", sparse, &negative},
-        {"a row twice", sparse, &twice},
-    };
-    for (const auto& [what, transfer, rows_of] : wrong) {
+      change(transfer);
       Members members(GetParam(), 1);
       members.Start({plain, rows});
       ASSERT_OK(members.Begin(0, 1));
@@ -269,37 +262,29 @@ TEST_P(ServedSetup, CollectivesWorkBesidePushesAndPulls) {
   const auto buckets = members.Start(SmallBuckets());
   const bool ordered = members.communicator(0).traits().ordered != 0;
   RunRanks(kRanks, [&](int rank) {
-    std::vector<float> sum(1000), sent(500), pulled;
+    TransferBuffers sum({.count = 1000, .in_place = true}, rank, kRanks);
+    TransferBuffers sent(
+        {.kind = TransferKind::kBroadcast, .count = 500, .in_place = true, .root = 1}, rank,
+        kRanks);
+    std::vector<float> pulled;
     for (uint64_t step = 1; step <= 5; ++step) {
       ASSERT_OK(members.Begin(rank, step));
-      std::fill(sum.begin(), sum.end(), static_cast<float>(rank + 1));
-      std::fill(sent.begin(), sent.end(), static_cast<float>(10 * rank) + static_cast<float>(step));
-      std::vector<Transfer> transfers = {{.kind = TransferKind::kAllReduce,
-                                          .send = sum.data(),
-                                          .recv = sum.data(),
-                                          .count = 1000,
-                                          .key = 501},
-                                         {.kind = TransferKind::kBroadcast,
-                                          .root = 1,
-                                          .send = sent.data(),
-                                          .recv = sent.data(),
-                                          .count = 500,
-                                          .key = 502},
-                                         {.kind = TransferKind::kBarrier, .key = 503}};
-      for (size_t i = 0; i < 3; ++i) transfers[i].sequence = (step - 1) * 3 + i;
+      sum.Fill();
+      sent.Fill();
+      std::vector<Transfer> transfers = {
+          sum.MakeTransfer(3 * step - 3, 501), sent.MakeTransfer(3 * step - 2, 502),
+          Transfer{.kind = TransferKind::kBarrier, .key = 503, .sequence = 3 * step - 1}};
       if (!ordered) std::rotate(transfers.begin(), transfers.begin() + rank, transfers.end());
       const std::vector<float> gradient = buckets[0].Gradient(rank, step);
       Work* const push = members.SubmitPush(rank, buckets[0], gradient);
-      std::vector<Work*> works(3);
-      for (size_t i = 0; i < 3; ++i) {
-        ASSERT_OK(members.communicator(rank).Submit(transfers[i], &works[i]));
+      std::vector<Work*> works;
+      for (const Transfer& transfer : transfers) {
+        works.push_back(MustSubmit(members.communicator(rank), transfer));
       }
       ASSERT_OK(Finish(push));
-      Work* const pull = members.SubmitPull(rank, buckets[0], &pulled);
-      for (Work* work : works) ASSERT_OK(Finish(work));
-      ASSERT_OK(Finish(pull));
-      EXPECT_TRUE(SameBits(sum, std::vector<float>(1000, 6))) << "all-reduce";
-      EXPECT_TRUE(SameBits(sent, std::vector<float>(500, 10 + static_cast<float>(step))));
+      works.push_back(members.SubmitPull(rank, buckets[0], &pulled));
+      for (Work* work : works) EXPECT_OK(Finish(work));
+      EXPECT_TRUE(sum.Check() && sent.Check()) << "step " << step;
     }
   });
 }
