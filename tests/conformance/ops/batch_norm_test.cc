@@ -28,53 +28,25 @@ Values Doubles(const std::vector<float>& values) {
 
 class BatchNorm : public ::testing::TestWithParam<std::string> {
  protected:
-  RunResult Run(const OpSample& sample, const Problem& problem, const RunOptions& options = {},
-                int threads = 1) const {
-    const LoadedOps ops = Load(GetParam(), {.threads = threads});
-    MadeOp made = Must(ops.Make(sample));
-    return RunChecked(ops, made, problem, options);
-  }
-
   // With statistics that have been running.
-  Problem Running(const OpSample& sample, int64_t samples) const {
-    Problem problem = NewProblem(sample, Must(Load(GetParam()).Make(sample)), samples);
+  static Fed Running(const OpSample& sample, int64_t samples, const Settings& settings = {}) {
+    Fed fed(GetParam(), sample, settings);
+    fed.Feed(samples);
     std::mt19937 random(5);
     for (const size_t input : {kRunningMean, kRunningVar}) {
-      for (double& value : problem.inputs[input].values) value = 0.5 + (random() % 64) / 64.0;
+      for (double& value : fed.problem.inputs[input].values) value = 0.5 + (random() % 64) / 64.0;
     }
-    return problem;
+    return fed;
   }
 
-  std::vector<RunResult> RunRanks(const OpSample& sample, const Problem& problem,
-                                  const std::vector<int64_t>& cuts, ReplicaGroup* replicas) const {
-    std::vector<RunResult> results(cuts.size() - 1);
-    std::vector<std::jthread> ranks;
-    for (size_t rank = 0; rank < results.size(); ++rank) {
-      ranks.emplace_back([&, rank] {
-        const LoadedOps ops = Load(GetParam());
-        MadeOp made = Must(ops.Make(sample));
-        const RunOptions options{.replicas =
-                                     replicas->rank(static_cast<int32_t>(rank), ops.device())};
-        results[rank] = RunChecked(ops, made, PartOf(problem, cuts[rank], cuts[rank + 1]), options);
-      });
-    }
-    ranks.clear();  // waits
+  static std::vector<RunResult> RunRanks(const Fed& fed, const std::vector<int64_t>& cuts,
+                                         ReplicaGroup* replicas) {
+    auto results = conform::RunRanks(fed.sample, fed.problem, cuts, {}, replicas,
+                                     [] { return Load(GetParam()); });
+    for (const RunResult& result : results) EXPECT_THAT(result.overruns, ::testing::IsEmpty());
     return results;
   }
 };
-
-Statistics OfChannels(const Tensor& x) {
-  return Statistics(x, Statistics::Of::kChannels);
-}
-
-// What running statistics become.
-Values Followed(const Values& before, const Values& batch, double momentum) {
-  Values after = before;
-  for (size_t c = 0; c < after.size(); ++c) {
-    after[c] = (1 - momentum) * before[c] + momentum * batch[c];
-  }
-  return after;
-}
 
 Values Unbiased(const Statistics& statistics) {
   Values variance = statistics.variance;
@@ -87,105 +59,97 @@ const std::vector<float>& After(const RunResult& result, size_t input) {
   return result.parameters[input - 1];
 }
 
+void ExpectStays(const RunResult& result, const Problem& problem,
+                 const std::vector<size_t>& inputs) {
+  for (const size_t i : inputs) {
+    EXPECT_EQ(Doubles(After(result, i)), problem.inputs[i].values) << i;
+  }
+}
+
+// Within rounding.
+void ExpectFollowed(const RunResult& result, const Problem& problem, size_t input,
+                    const Values& batch, double momentum) {
+  Values want = problem.inputs[input].values;
+  for (size_t c = 0; c < want.size(); ++c) want[c] += momentum * (batch[c] - want[c]);
+  ExpectNear(After(result, input), want, 1e-6, "input " + std::to_string(input));
+}
+
 TEST_P(BatchNorm, RunningStatisticsFollowTheBatch) {
   for (const char* momentum : {"0", "0.1", "0.7", "1"}) {
     for (const Shape& x : {Shape{2, 1}, Shape{5, 3, 2, 7}, Shape{40, 9, 9, 33}}) {
-      const OpSample sample = Case(x, momentum);
-      const Problem problem = Running(sample, x[0]);
-      const RunResult result = Run(sample, problem);
-      const Statistics batch = OfChannels(problem.inputs[kX]);
+      Fed fed = Running(Case(x, momentum), x[0]);
+      const RunResult result = fed.Run();
+      const Statistics batch(fed.problem.inputs[kX]);
       const double share = std::strtod(momentum, nullptr);
-      ExpectNear(After(result, kRunningMean),
-                 Followed(problem.inputs[kRunningMean].values, batch.mean, share), 1e-6, "mean");
-      ExpectNear(After(result, kRunningVar),
-                 Followed(problem.inputs[kRunningVar].values, Unbiased(batch), share), 1e-6,
-                 "variance");
+      ExpectFollowed(result, fed.problem, kRunningMean, batch.mean, share);
+      ExpectFollowed(result, fed.problem, kRunningVar, Unbiased(batch), share);
     }
   }
 }
 
 TEST_P(BatchNorm, EvaluationUsesRunningStatistics) {
   for (const char* sync : {"true", "false"}) {
-    const OpSample sample = Case(Shape{6, 3, 5, 21}, "0.1", sync);
     for (int64_t samples : {6, 1, 0}) {
-      const Problem problem = Running(sample, samples);
-      const RunResult result = Run(sample, problem, {.training = false});
-      Statistics running = OfChannels(problem.inputs[kX]);
-      running.mean = problem.inputs[kRunningMean].values;
-      running.variance = problem.inputs[kRunningVar].values;
-      ExpectNear(result.outputs[0], ReferenceNorm(problem.inputs, running, kEps), 1e-6, "y");
-      EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
-      EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+      Fed fed = Running(Case(Shape{6, 3, 5, 21}, "0.1", sync), samples);
+      const RunResult result = fed.Run({.training = false});
+      Statistics running(fed.problem.inputs[kX]);
+      running.mean = fed.problem.inputs[kRunningMean].values;
+      running.variance = fed.problem.inputs[kRunningVar].values;
+      ExpectNear(result.outputs[0], ReferenceNorm(fed.problem.inputs, running, kEps), 1e-6, "y");
+      ExpectStays(result, fed.problem, {kRunningMean, kRunningVar});
     }
   }
 }
 
 // PyTorch refuses such a batch.
 TEST_P(BatchNorm, OneValueOfAChannelHasNoVariance) {
-  const OpSample sample = Case(Shape{4, 5}, "0.25");
-  const Problem problem = Running(sample, 1);
+  Fed fed = Running(Case(Shape{4, 5}, "0.25"), 1);
   ReplicaGroup replicas(2);
-  std::vector<RunResult> results = RunRanks(sample, problem, {0, 1, 1}, &replicas);
+  std::vector<RunResult> results = RunRanks(fed, {0, 1, 1}, &replicas);
   EXPECT_EQ(results[1].parameters, results[0].parameters);
-  results[1] = Run(sample, problem);
+  results[1] = fed.Run();
   for (const RunResult& result : results) {  // with a second rank that has none, and alone
-    EXPECT_EQ(Doubles(result.outputs[0]), problem.inputs[kBias].values);
+    EXPECT_EQ(Doubles(result.outputs[0]), fed.problem.inputs[kBias].values);
     EXPECT_EQ(result.gradients[kX], std::vector<float>(5, 0.0f));
     EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
-    EXPECT_EQ(Doubles(result.gradients[kBias]), problem.output_gradients[0].values);
-    ExpectNear(After(result, kRunningMean),
-               Followed(problem.inputs[kRunningMean].values, problem.inputs[kX].values, 0.25), 1e-6,
-               "mean");
-    EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+    EXPECT_EQ(Doubles(result.gradients[kBias]), fed.problem.output_gradients[0].values);
+    ExpectFollowed(result, fed.problem, kRunningMean, fed.problem.inputs[kX].values, 0.25);
+    ExpectStays(result, fed.problem, {kRunningVar});
   }
 }
 
 TEST_P(BatchNorm, NoSamplesLeaveRunningStatistics) {
-  const OpSample sample = Case(Shape{4, 2, 2, 5});
-  const Problem problem = Running(sample, 0);
+  Fed fed = Running(Case(Shape{4, 2, 2, 5}), 0);
   ReplicaGroup replicas(2);
-  std::vector<RunResult> results = RunRanks(sample, problem, {0, 0, 0}, &replicas);
-  results.push_back(Run(sample, problem));
+  std::vector<RunResult> results = RunRanks(fed, {0, 0, 0}, &replicas);
+  results.push_back(fed.Run());
   for (const RunResult& result : results) {
     EXPECT_EQ(result.gradients[kWeight], std::vector<float>(5, 0.0f));
-    EXPECT_EQ(Doubles(After(result, kRunningMean)), problem.inputs[kRunningMean].values);
-    EXPECT_EQ(Doubles(After(result, kRunningVar)), problem.inputs[kRunningVar].values);
+    ExpectStays(result, fed.problem, {kRunningMean, kRunningVar});
   }
 }
 
 // Values at which a sum of squares, or a float mean, would lose most digits. With momentum 1 the
 // running statistics are those of the batch.
-class HardValues {
- public:
-  explicit HardValues(const char* kind) : kind_(kind) {}
-
-  Values Make(const Shape& shape) {
-    Values x(static_cast<size_t>(shape.Count()));
-    const auto channels = static_cast<size_t>(shape[-1]);
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double part =
-          static_cast<double>(i / channels * channels) / static_cast<double>(x.size());
-      x[i] = static_cast<float>(Value(part, i < channels));
-    }
-    return x;
+Values HardValues(const std::string& kind, const Shape& shape) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  const auto count = static_cast<size_t>(shape.Count()), channels = static_cast<size_t>(shape[-1]);
+  Values x(count);
+  for (size_t i = 0; i < count; ++i) {
+    const double noise = normal(random);
+    const double part = static_cast<double>(i / channels * channels) / static_cast<double>(count);
+    x[i] = static_cast<float>(kind == "large mean"      ? 1e4 + noise
+                              : kind == "huge mean"     ? -3e6 + 8 * noise
+                              : kind == "outlier first" ? (i < channels ? 300 : noise)
+                              : kind == "step"          ? (part < 0.5 ? 0 : 1000) + noise
+                              : kind == "trend"         ? 500 * part + 0.1 * noise
+                              : kind == "constant"      ? 123.456
+                              : part < 0.9              ? 0  // mostly, as behind a relu
+                                                        : noise);
   }
-
- private:
-  double Value(double part, bool first_row) {
-    const double noise = normal_(random_);
-    if (kind_ == "large mean") return 1e4 + noise;
-    if (kind_ == "huge mean") return -3e6 + 8 * noise;
-    if (kind_ == "outlier first") return first_row ? 300 : noise;
-    if (kind_ == "step") return (part < 0.5 ? 0 : 1000) + noise;
-    if (kind_ == "trend") return 500 * part + 0.1 * noise;
-    if (kind_ == "constant") return 123.456;
-    return part < 0.9 ? 0 : noise;  // mostly zeros, as behind a relu
-  }
-
-  const std::string kind_;
-  std::mt19937_64 random_{5};
-  std::normal_distribution<double> normal_;
-};
+  return x;
+}
 
 // The mean to float rounding and to a ten-millionth of the deviation, the variance to a millionth.
 void ExpectStatistics(const RunResult& result, const Statistics& batch) {
@@ -206,52 +170,47 @@ TEST_P(BatchNorm, KeepsItsPrecision) {
       if (threads > 1) continue;  // the OpenMP runtime is not instrumented
 #endif
       SCOPED_TRACE(std::string(kind) + ", " + std::to_string(threads) + " threads");
-      const OpSample sample = Case(Shape{61, 13, 17, 5}, "1");
-      Problem problem = Running(sample, 61);
-      problem.inputs[kX].values = HardValues(kind).Make(problem.inputs[kX].shape());
-      const RunResult result = Run(sample, problem, {}, threads);
-      const Statistics batch = OfChannels(problem.inputs[kX]);
+      Fed fed = Running(Case(Shape{61, 13, 17, 5}, "1"), 61, {.threads = threads});
+      fed.problem.inputs[kX].values = HardValues(kind, fed.problem.inputs[kX].shape());
+      const RunResult result = fed.Run();
+      const Statistics batch(fed.problem.inputs[kX]);
       ExpectStatistics(result, batch);
-      ExpectNear(result.outputs[0], FormulaOf(GetParam(), sample)(problem.inputs), 2e-6, "y");
+      ExpectNear(result.outputs[0], fed.formula(fed.problem.inputs), 2e-6, "y");
       // A step that is small beside the deviations, and large beside what a mean leaves of a double.
-      Expected(FormulaOf(GetParam(), sample), Must(Load(GetParam()).Make(sample)), problem, 1e-4)
-          .Check(result);
+      Expected(fed, 1e-4).Check(result);
     }
   }
 }
 
 // Ranks whose parts differ by far more than they vary.
 TEST_P(BatchNorm, RanksKeepTheirPrecisionTogether) {
-  const OpSample sample = Case(Shape{40, 7, 7, 3}, "1");
-  Problem problem = Running(sample, 40);
-  problem.inputs[kX].values = HardValues("large mean").Make(problem.inputs[kX].shape());
+  Fed fed = Running(Case(Shape{40, 7, 7, 3}, "1"), 40);
+  fed.problem.inputs[kX].values = HardValues("large mean", fed.problem.inputs[kX].shape());
   ReplicaGroup replicas(3);
-  const std::vector<RunResult> ranks = RunRanks(sample, problem, {0, 13, 14, 40}, &replicas);
+  const std::vector<RunResult> ranks = RunRanks(fed, {0, 13, 14, 40}, &replicas);
   EXPECT_EQ(replicas.gathers(), 2) << "one in each pass";
-  const Statistics batch = OfChannels(problem.inputs[kX]);
+  const Statistics batch(fed.problem.inputs[kX]);
   ExpectStatistics(ranks[1], batch);
-  const Values y = FormulaOf(GetParam(), sample)(problem.inputs);
+  const Values y = fed.formula(fed.problem.inputs);
   ExpectNear(ranks[0].outputs[0],
              Values(y.begin(), y.begin() + static_cast<ptrdiff_t>(ranks[0].outputs[0].size())),
              2e-6, "y");
 }
 
 TEST_P(BatchNorm, WithoutSyncNothingIsGathered) {
-  const OpSample sample = Case(Shape{6, 2, 2, 5}, "0.1", "false");
-  const Problem problem = Running(sample, 6);
+  Fed fed = Running(Case(Shape{6, 2, 2, 5}, "0.1", "false"), 6);
   ReplicaGroup replicas(2, 50);
-  const std::vector<RunResult> ranks = RunRanks(sample, problem, {0, 2, 6}, &replicas);
+  const std::vector<RunResult> ranks = RunRanks(fed, {0, 2, 6}, &replicas);
   EXPECT_EQ(replicas.gathers(), 0);
-  const Problem first = PartOf(problem, 0, 2);
-  ExpectNear(ranks[0].outputs[0], FormulaOf(GetParam(), sample)(first.inputs), 1e-5, "y");
+  const Problem first = PartOf(fed.problem, 0, 2);
+  ExpectNear(ranks[0].outputs[0], fed.formula(first.inputs), 1e-5, "y");
   EXPECT_NE(ranks[0].parameters, ranks[1].parameters);
 }
 
 TEST_P(BatchNorm, NotANumberStaysInItsChannel) {
-  const OpSample sample = Case(Shape{5, 2, 2, 7}, "1");
-  Problem problem = Running(sample, 5);
-  problem.inputs[kX].values[7 * 4 + 3] = NAN;
-  const RunResult result = Run(sample, problem);
+  Fed fed = Running(Case(Shape{5, 2, 2, 7}, "1"), 5);
+  fed.problem.inputs[kX].values[7 * 4 + 3] = NAN;
+  const RunResult result = fed.Run();
   for (size_t i = 0; i < result.outputs[0].size(); ++i) {
     ASSERT_EQ(std::isnan(result.outputs[0][i]), i % 7 == 3) << i;
   }

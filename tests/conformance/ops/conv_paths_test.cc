@@ -13,28 +13,17 @@ namespace {
 
 class ConvPaths : public ::testing::TestWithParam<std::string> {
  protected:
-  struct Window {
-    int64_t kernel, stride, padding;
-  };
-
-  void Check(const Window& window, const Shape& x, int64_t channels,
+  void Check(const std::string& window, const Shape& x, int64_t channels,
              const std::vector<int>& threads = {1}) {
-    const OpSample sample = {"conv2d",
-                             {{"kernel", std::to_string(window.kernel)},
-                              {"stride", std::to_string(window.stride)},
-                              {"padding", std::to_string(window.padding)},
-                              {"channels", std::to_string(channels)}},
-                             {{x, DType::kFloat32, 1}}};
+    OpSample sample = Sample("conv2d(" + window + ")=float32[1*]");
+    sample.attributes["channels"] = std::to_string(channels);
+    sample.inputs[0].shape = x;
     SCOPED_TRACE(sample.Text());
     std::optional<Expected> expected;  // takes longer than the op
     for (const int count : threads) {
-      const LoadedOps ops = Load(GetParam(), {.threads = count});
-      MadeOp made = Must(ops.Make(sample));
-      const Problem problem = NewProblem(sample, made);
-      if (!expected) {
-        expected.emplace(FormulaOf(GetParam(), sample), made, problem);
-      }
-      expected->Check(RunChecked(ops, made, problem));
+      Fed fed(GetParam(), sample, {.threads = count});
+      if (!expected) expected.emplace(fed);
+      expected->Check(fed.Run());
     }
   }
 };
@@ -45,7 +34,9 @@ TEST_P(ConvPaths, EveryWindowOverEveryPlane) {
       for (int64_t padding : {int64_t{0}, kernel / 2, kernel - 1}) {
         for (int64_t extent : {1, 2, 5, 8}) {
           if (extent + 2 * padding < kernel) continue;
-          Check({kernel, stride, padding}, Shape{3, extent, extent + 1, 3}, 5);
+          Check("kernel=" + std::to_string(kernel) + ",stride=" + std::to_string(stride) +
+                    ",padding=" + std::to_string(padding),
+                Shape{3, extent, extent + 1, 3}, 5);
         }
       }
     }
@@ -55,17 +46,17 @@ TEST_P(ConvPaths, EveryWindowOverEveryPlane) {
 TEST_P(ConvPaths, EveryNumberOfChannels) {
   for (int64_t inputs : {1, 3, 5, 16, 33}) {
     for (int64_t outputs : {1, 3, 15, 16, 17, 32, 33, 48, 64, 70}) {
-      Check({3, 1, 1}, Shape{5, 4, 3, inputs}, outputs);
-      Check({3, 2, 1}, Shape{1, 2, 2, inputs}, outputs);
+      Check("kernel=3,stride=1,padding=1", Shape{5, 4, 3, inputs}, outputs);
+      Check("kernel=3,stride=2,padding=1", Shape{1, 2, 2, inputs}, outputs);
     }
   }
 }
 
 TEST_P(ConvPaths, EveryHeightOfATile) {
   for (int64_t width = 1; width <= 31; ++width) {
-    Check({3, 1, 1}, Shape{1, 2, width, 2}, 17);
-    Check({1, 1, 0}, Shape{1, width, 1, width}, 16);
-    Check({2, 1, 0}, Shape{width, 2, 2, 3}, 16);
+    Check("kernel=3,stride=1,padding=1", Shape{1, 2, width, 2}, 17);
+    Check("kernel=1,stride=1,padding=0", Shape{1, width, 1, width}, 16);
+    Check("kernel=2,stride=1,padding=0", Shape{width, 2, 2, 3}, 16);
   }
 }
 
@@ -76,8 +67,8 @@ TEST_P(ConvPaths, LargePlanes) {
 #else
   const std::vector<int> threads = {1, 3, 8};
 #endif
-  Check({3, 1, 1}, Shape{5, 40, 42, 16}, 80, threads);
-  Check({3, 2, 1}, Shape{4, 60, 61, 3}, 40, threads);
+  Check("kernel=3,stride=1,padding=1", Shape{5, 40, 42, 16}, 80, threads);
+  Check("kernel=3,stride=2,padding=1", Shape{4, 60, 61, 3}, 40, threads);
 }
 
 INSTANTIATE_TEST_SUITE_P(, ConvPaths, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),

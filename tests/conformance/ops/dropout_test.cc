@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tests/conformance/ops/op_rig.h"
 
@@ -18,35 +19,26 @@ class Dropout : public ::testing::TestWithParam<std::string> {
   RunResult Run(const Shape& x, const std::string& rate, const RunOptions& options = {},
                 double value = 1) const {
     const OpSample sample = {"dropout", {{"rate", rate}}, {{x, DType::kFloat32, 1}}};
-    const LoadedOps ops = Load(GetParam());
-    MadeOp made = Must(ops.Make(sample));
-    Problem problem = NewProblem(sample, made);
-    std::ranges::fill(problem.inputs[0].values, value);
-    return RunChecked(ops, made, problem, options);
+    Fed fed(GetParam(), sample);
+    std::ranges::fill(fed.problem.inputs[0].values, value);
+    return fed.Run(options);
   }
 
   Mask MaskOf(const Shape& x, const std::string& rate, const RandomKey& key) const {
     Mask mask = Run(x, rate, {.random = key}).outputs[0];
     const auto scale = static_cast<float>(1.0 / (1.0 - std::strtod(rate.c_str(), nullptr)));
-    const auto is_either = [&](float value) { return value == 0.0f || value == scale; };
-    EXPECT_TRUE(std::all_of(mask.begin(), mask.end(), is_either));
-    for (float& value : mask) value = value == 0.0f ? 0.0f : 1.0f;
+    for (float& value : mask) {
+      EXPECT_TRUE(value == 0.0f || value == scale);
+      value = value == 0.0f ? 0.0f : 1.0f;
+    }
     return mask;
   }
 };
 
-double Mean(const Mask& mask) {
-  double sum = 0;
-  for (float value : mask) sum += static_cast<double>(value);
-  return sum / static_cast<double>(mask.size());
-}
-
 // How many standard errors the correlation of two masks of probability `keep` is from 0.
 double Correlation(const Mask& a, const Mask& b, size_t shift, double keep) {
   double sum = 0;
-  for (size_t i = 0; i + shift < a.size(); ++i) {
-    sum += (static_cast<double>(a[i]) - keep) * (static_cast<double>(b[i + shift]) - keep);
-  }
+  for (size_t i = 0; i + shift < a.size(); ++i) sum += (a[i] - keep) * (b[i + shift] - keep);
   return sum / (keep * (1 - keep) * std::sqrt(static_cast<double>(a.size() - shift)));
 }
 
@@ -59,7 +51,9 @@ TEST_P(Dropout, KeepsTheShareThatItSays) {
     const double keep = 1 - std::strtod(rate, nullptr);
     const Mask mask = MaskOf(kMany, rate, {});
     const double error = std::sqrt(keep * (1 - keep) / static_cast<double>(mask.size()));
-    EXPECT_NEAR(Mean(mask), keep, kSigmas * error) << rate;
+    EXPECT_NEAR(std::accumulate(mask.begin(), mask.end(), 0.0) / double(mask.size()), keep,
+                kSigmas * error)
+        << rate;
   }
 }
 
@@ -125,12 +119,10 @@ TEST_P(Dropout, EvaluationChangesNothing) {
 }
 
 TEST_P(Dropout, WhatIsDroppedIsZeroWhateverItWas) {
-  const RunResult result = Run(Shape{64}, "0.5", {}, NAN);
-  const auto is_zero = [](float value) { return value == 0.0f; };
-  const auto is_nan = [](float value) { return std::isnan(value); };
-  const auto zeros = std::count_if(result.outputs[0].begin(), result.outputs[0].end(), is_zero);
+  const std::vector<float> y = Run(Shape{64}, "0.5", {}, NAN).outputs[0];
+  const auto zeros = std::ranges::count(y, 0.0f);
   EXPECT_GT(zeros, 0);
-  EXPECT_EQ(zeros + std::count_if(result.outputs[0].begin(), result.outputs[0].end(), is_nan), 64);
+  EXPECT_EQ(zeros + std::ranges::count_if(y, [](float value) { return std::isnan(value); }), 64);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Dropout, ::testing::ValuesIn(PluginPaths({"cpu_ops"})), kNameOfLibrary);

@@ -33,24 +33,23 @@ LoadedOps Load(const std::string& path, const Settings& settings) {
   return LoadedOps::Load(Plugin(path), options);
 }
 
-Formula FormulaOf(const std::string& path, const OpSample& sample) {
-  return ReferenceOf(sample, Plugin(path).option_specs());
+Fed::Fed(const std::string& path, const OpSample& of, const Settings& settings)
+    : sample(of),
+      ops(Load(path, settings)),
+      op(Must(ops.Make(sample))),
+      formula(ReferenceOf(sample, Plugin(path).option_specs())) {
+  Feed(sample.samples());
 }
 
-Problem NewProblem(const OpSample& sample, const MadeOp& op, int64_t samples) {
+void Fed::Feed(int64_t samples) {
   Domain domain;
   if (sample.op == "embedding") domain.end = std::stoll(sample.attributes.at("vocabulary"));
   if (op.signature.is_loss != 0) domain = {.smallest = -1, .end = sample.inputs[0].shape[-1]};
-  return MakeProblem(sample, domain, op, samples, kSeed);
+  problem = MakeProblem(sample, domain, op, samples, kSeed);
 }
 
-Problem NewProblem(const OpSample& sample, const MadeOp& op) {
-  return NewProblem(sample, op, sample.samples());
-}
-
-RunResult RunChecked(const LoadedOps& ops, MadeOp& made, const Problem& problem,
-                     const RunOptions& options) {
-  RunResult result = RunOp(ops.device(), made, problem, options);
+RunResult Fed::Run(const RunOptions& options) {
+  RunResult result = RunOp(ops.device(), op, problem, options);
   EXPECT_TRUE(result.status.ok()) << result.status.message();
   EXPECT_THAT(result.overruns, ::testing::IsEmpty());
   return result;
@@ -69,8 +68,8 @@ void ExpectNear(const std::vector<float>& got, const Values& want, double relati
 
 // The types of bfloat16 hold few values: of equal ones, which an op takes as the largest must not
 // depend on the step, so the first one is made the largest.
-Expected::Expected(const Formula& formula, const MadeOp& op, const Problem& problem, double step)
-    : outputs_(formula(problem.inputs)) {
+Expected::Expected(const Fed& fed, double step) : outputs_(fed.formula(fed.problem.inputs)) {
+  const Problem& problem = fed.problem;
   constexpr int kDirections = 2;
   const Values dy = problem.AllGradients();
   std::vector<Tensor> inputs = problem.inputs;
@@ -85,14 +84,14 @@ Expected::Expected(const Formula& formula, const MadeOp& op, const Problem& prob
   std::mt19937 random(kSeed);
   for (size_t i = 0; i < kDirections * inputs.size(); ++i) {
     const size_t input = i / kDirections;
-    if (!op.differentiable(input)) continue;
+    if (!fed.op.differentiable(input)) continue;
     Values& values = inputs[input].values;
     const Values at = values;
     Slope slope{input, Values(values.size()), 0};
     for (double& part : slope.direction) part = 2.0 * (random() % 2) - 1;
     for (const double side : {step, -step}) {
       for (size_t j = 0; j < at.size(); ++j) values[j] = at[j] + side * slope.direction[j];
-      const Values y = formula(inputs);
+      const Values y = fed.formula(inputs);
       for (size_t j = 0; j < y.size(); ++j) slope.value += y[j] * dy[j] / (2 * side);
     }
     values = at;

@@ -26,17 +26,23 @@ struct Settings {
 
 const PluginUnderTest& Plugin(const std::string& path);
 LoadedOps Load(const std::string& path, const Settings& settings = {});
-Formula FormulaOf(const std::string& path, const OpSample& sample);
 // Whether the library can also run in bfloat16.
 bool HasBFloat16(const std::string& path);
 
-// With every token and class that there is, and targets that are ignored.
-Problem NewProblem(const OpSample& sample, const MadeOp& op, int64_t samples);
-Problem NewProblem(const OpSample& sample, const MadeOp& op);
+// An op of a library, and what it is fed: every token and class that there is, and targets that are
+// ignored. Nothing may go wrong.
+struct Fed {
+  Fed(const std::string& path, const OpSample& of, const Settings& settings = {});
 
-// Where nothing may go wrong.
-RunResult RunChecked(const LoadedOps& ops, MadeOp& made, const Problem& problem,
-                     const RunOptions& options = {});
+  void Feed(int64_t samples);
+  RunResult Run(const RunOptions& options = {});
+
+  OpSample sample;
+  LoadedOps ops;
+  MadeOp op;
+  Problem problem;  // of the full batch
+  Formula formula;
+};
 
 // `relative` is to the largest wanted value.
 void ExpectNear(const std::vector<float>& got, const Values& want, double relative,
@@ -47,7 +53,7 @@ void ExpectNear(const std::vector<float>& got, const Values& want, double relati
 // these are exact to ten digits.
 class Expected {
  public:
-  Expected(const Formula& formula, const MadeOp& op, const Problem& problem, double step = 1e-7);
+  explicit Expected(const Fed& fed, double step = 1e-7);
 
   void Check(const RunResult& result, uint32_t accumulate = 0) const;
 

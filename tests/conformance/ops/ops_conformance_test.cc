@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cctype>
-#include <optional>
+#include <regex>
 
 #include "tests/conformance/ops/op_rig.h"
 
@@ -20,14 +19,8 @@ struct Param {
 
   // "libengine_cpu_ops_linear_units_33_float32_5_7"
   std::string Name() const {
-    std::string name = NameOfLibrary(path) + "_";
-    for (const char c : sample.Text()) {
-      if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
-        name += c;
-      } else if (name.back() != '_') {
-        name += '_';
-      }
-    }
+    static const std::regex others("[^A-Za-z0-9]+");
+    std::string name = NameOfLibrary(path) + "_" + std::regex_replace(sample.Text(), others, "_");
     if (sample.inputs[0].shape.Count() > 10000) name += "large";
     return name + (activation == DType::kBFloat16 ? "_run_in_bf16" : "");
   }
@@ -73,40 +66,26 @@ void ExpectSame(const RunResult& a, const RunResult& b) {
 
 class OpConformance : public ::testing::TestWithParam<Param> {
  protected:
-  void SetUp() override { Use(1); }
-
-  void Use(int threads, bool tune = false) {
-    ops_.emplace(Load(GetParam().path,
-                      {.threads = threads, .activation = GetParam().activation, .tune = tune}));
-    made_.emplace(Must(ops_->Make(sample())));
+  static Fed Feed(int threads = 1, bool tune = false) {
+    const auto& [path, sample, activation] = GetParam();
+    return Fed(path, sample, {.threads = threads, .activation = activation, .tune = tune});
   }
-
-  const OpSample& sample() const { return GetParam().sample; }
-  uint32_t accumulates() const { return made_->signature.accumulates; }
-  Problem NewProblem() const { return test::NewProblem(sample(), *made_); }
-  RunResult Run(const Problem& problem, const RunOptions& options = {}) {
-    return RunChecked(*ops_, *made_, problem, options);
-  }
-  Expected Expect(const Problem& problem) const {
-    return {FormulaOf(GetParam().path, sample()), *made_, problem};
-  }
-
-  std::optional<LoadedOps> ops_;
-  std::optional<MadeOp> made_;
 };
 
 TEST_P(OpConformance, MatchesTheFormula) {
-  const Problem problem = NewProblem();
-  Expect(problem).Check(Run(problem));
+  Fed fed = Feed();
+  Expected(fed).Check(fed.Run());
 }
 
 TEST_P(OpConformance, MatchesTheFormulaInPlaceWithFewerSamples) {
-  for (int64_t samples = sample().samples(); samples > 0; samples /= 3) {
+  Fed fed = Feed();
+  const uint32_t all = fed.op.signature.accumulates;
+  for (int64_t samples = fed.sample.samples(); samples > 0; samples /= 3) {
     SCOPED_TRACE(std::to_string(samples) + " samples");
-    const Problem problem = test::NewProblem(sample(), *made_, samples);
-    const Expected expected = Expect(problem);
-    expected.Check(Run(problem, {.accumulate = accumulates(), .in_place = true}), accumulates());
-    expected.Check(Run(problem, {.share_gradient = true, .gradient_in_place = true}));
+    fed.Feed(samples);
+    const Expected expected(fed);
+    expected.Check(fed.Run({.accumulate = all, .in_place = true}), all);
+    expected.Check(fed.Run({.share_gradient = true, .gradient_in_place = true}));
   }
 }
 
@@ -114,13 +93,11 @@ TEST_P(OpConformance, MatchesTheFormulaInPlaceWithFewerSamples) {
 TEST_P(OpConformance, MatchesTheFormulaWithWhatWasMeasured) {
   const auto measures = [](const OptionSpec& spec) { return spec.name.view() == "tune"; };
   if (std::ranges::none_of(Plugin(GetParam().path).option_specs(), measures)) return;
-  const Problem problem = NewProblem();
-  Use(1, true);
-  for (const uint32_t accumulate : {0u, accumulates()}) {
-    const RunOptions add{.accumulate = accumulate};
-    const RunResult first = Run(problem, add);
-    Expect(problem).Check(first, accumulate);
-    ExpectSame(Run(problem, add), first);
+  Fed fed = Feed(1, true);
+  for (const uint32_t accumulate : {0u, fed.op.signature.accumulates}) {
+    const RunResult first = fed.Run({.accumulate = accumulate});
+    Expected(fed).Check(first, accumulate);
+    ExpectSame(fed.Run({.accumulate = accumulate}), first);
   }
 }
 
@@ -128,11 +105,10 @@ TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the OpenMP runtime is not instrumented: its barriers look like races";
 #endif
-  Use(3);
-  const Problem problem = NewProblem();
-  const RunResult first = Run(problem);
-  Expect(problem).Check(first);
-  ExpectSame(Run(problem), first);
+  Fed fed = Feed(3);
+  const RunResult first = fed.Run();
+  Expected(fed).Check(first);
+  ExpectSame(fed.Run(), first);
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpConformance, ::testing::ValuesIn(Params()),

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "engine/ext/accelerator.h"
 #include "tests/conformance/ops/op_rig.h"
 
@@ -13,12 +15,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct BadInput {
-  std::string sample;
-  std::string sentence;  // a part of it
-};
+// Samples, each with a part of its sentence.
+using BadInputs = std::vector<std::pair<std::string, std::string>>;
 
-void ExpectRefused(const LoadedOps& ops, const std::vector<BadInput>& bad) {
+void ExpectRefused(const LoadedOps& ops, const BadInputs& bad) {
   for (const auto& [text, sentence] : bad) {
     const OpSample sample = Sample(text);
     const Status status = ops.Make(sample).status();
@@ -33,7 +33,7 @@ class OpErrors : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
-  const std::vector<BadInput> bad = {
+  const BadInputs bad = {
       {"linear(units=3)=", "got 0 inputs; it needs 1"},
       {"linear(units=3)=float32[4*,2],float32[4*,2]", "got 2 inputs; it needs 1"},
       {"linear(units=3)=int32[4*,2]", "input 0 is int32 (4, 2); it needs float32"},
@@ -83,7 +83,7 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
 
 TEST_P(OpErrors, ActivationsInFloat32AreRefusedInBFloat16) {
   if (!HasBFloat16(GetParam())) return;  // this library has one precision
-  const std::vector<BadInput> bad = {
+  const BadInputs bad = {
       {"tied_linear=float32[4*,2],float32[5,2]", "input 1 is float32 (5, 2)"},
       {"mlp(units=3)=float32[4*,2]", "it needs bfloat16 (..., K)"},
       {"relu=float32[4*]", "input 0 is float32 (4); it needs bfloat16"},
@@ -102,39 +102,34 @@ TEST_P(OpErrors, ActivationsInFloat32AreRefusedInBFloat16) {
 // as a device that works on its own does not forget what it found.
 Status RunWithInteger(const std::string& path, const char* text, size_t input, size_t index,
                       double value) {
-  const LoadedOps ops = Load(path);
-  MadeOp made = Must(ops.Make(Sample(text)));
-  Problem problem = NewProblem(Sample(text), made);
-  problem.inputs[input].values[index] = value;
-  return RunOp(ops.device(), made, problem).status;
+  Fed fed(path, Sample(text));
+  fed.problem.inputs[input].values[index] = value;
+  return RunOp(fed.ops.device(), fed.op, fed.problem).status;
 }
 
-// Whether the device finds faults in data by itself; it then knows only the place in the batch.
-bool FindsFaultsLater(const LoadedOps& ops) {
-  return Query<Accelerator>(*ops.device()) != nullptr;
-}
-
-TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {
-  constexpr const char* kSample = "embedding(vocabulary=5,width=2)=int32[3*,4]";
-  EXPECT_TRUE(RunWithInteger(GetParam(), kSample, 0, 6, 4).ok());
-  for (double token : {5.0, -1.0, 2147483647.0}) {
-    const Status status = RunWithInteger(GetParam(), kSample, 0, 6, token);
+// `good` is taken; `bad` ones are named, with `place`.
+void ExpectBadData(const std::string& path, const char* text, size_t input, size_t index,
+                   double good, const std::vector<double>& bad, const std::string& what,
+                   const std::string& place) {
+  EXPECT_TRUE(RunWithInteger(path, text, input, index, good).ok());
+  for (const double value : bad) {
+    const Status status = RunWithInteger(path, text, input, index, value);
     EXPECT_EQ(status.code(), StatusCode::kBadData);
-    const char* const place =
-        FindsFaultsLater(ops_) ? " at position 6 of its batch" : " at position 2 of sample 1";
-    EXPECT_THAT(status.message(), HasSubstr("token " + std::to_string(int64_t(token)) + place));
+    EXPECT_THAT(status.message(), HasSubstr(what + std::to_string(int64_t(value)) + place));
   }
+}
+
+// A device that works on its own knows only the place in the batch.
+TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {
+  const bool later = Query<Accelerator>(*ops_.device()) != nullptr;
+  ExpectBadData(GetParam(), "embedding(vocabulary=5,width=2)=int32[3*,4]", 0, 6, 4,
+                {5, -1, 2147483647}, "token ",
+                later ? " at position 6 of its batch" : " at position 2 of sample 1");
 }
 
 TEST_P(OpErrors, TargetsThatAreNoClassAreBadData) {
-  constexpr const char* kSample = "softmax_cross_entropy=float32[4*,5],int32[4*]";
-  EXPECT_TRUE(RunWithInteger(GetParam(), kSample, 1, 3, -1).ok());
-  for (double target : {5.0, -2.0, -2147483648.0}) {
-    const Status status = RunWithInteger(GetParam(), kSample, 1, 3, target);
-    EXPECT_EQ(status.code(), StatusCode::kBadData);
-    EXPECT_THAT(status.message(),
-                HasSubstr("target " + std::to_string(int64_t(target)) + " at position 3"));
-  }
+  ExpectBadData(GetParam(), "softmax_cross_entropy=float32[4*,5],int32[4*]", 1, 3, -1,
+                {5, -2, -2147483648.0}, "target ", " at position 3");
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpErrors, ::testing::ValuesIn(PluginPaths({"cpu_ops"})), kNameOfLibrary);

@@ -15,18 +15,16 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class OpNumerics : public ::testing::TestWithParam<std::string> {
  protected:
-  // The result of a sample with these values as inputs, and further ones as they come. Gradients of
-  // the outputs are 1.
-  RunResult RunOn(const std::string& text, const std::vector<Values>& values) const {
-    const OpSample sample = Sample(text);
-    MadeOp made = Must(ops_.Make(sample));
-    Problem problem = NewProblem(sample, made);
-    for (size_t i = 0; i < values.size(); ++i) problem.inputs[i].values = values[i];
-    if (made.signature.is_loss == 0) std::ranges::fill(problem.output_gradients[0].values, 1.0);
-    return RunChecked(ops_, made, problem);
+  // A sample with these values as inputs, and further ones as they come. Gradients of the outputs
+  // are 1.
+  Fed Feed(const std::string& text, const std::vector<Values>& values) const {
+    Fed fed(GetParam(), Sample(text));
+    for (size_t i = 0; i < values.size(); ++i) fed.problem.inputs[i].values = values[i];
+    if (fed.op.signature.is_loss == 0) {
+      std::ranges::fill(fed.problem.output_gradients[0].values, 1.0);
+    }
+    return fed;
   }
-
-  const LoadedOps ops_ = Load(GetParam());
 };
 
 TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
@@ -36,12 +34,12 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
     x.push_back(static_cast<float>(-magnitude));
   }
   for (const std::string op : {"tanh", "gelu"}) {
-    const std::string sample = op + "=float32[" + std::to_string(x.size()) + "*]";
-    const RunResult result = RunOn(sample, {x});
+    Fed fed = Feed(op + "=float32[" + std::to_string(x.size()) + "*]", {x});
+    const RunResult result = fed.Run();
     const auto at = [&](double step) {
       Values moved = x;
       for (double& value : moved) value += step;
-      return FormulaOf(GetParam(), Sample(sample))({Tensor{{}, moved}});
+      return fed.formula({Tensor{{}, moved}});
     };
     const Values want = at(0), above = at(1e-6), below = at(-1e-6);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -56,19 +54,20 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
 
 TEST_P(OpNumerics, NotANumberIsNotHidden) {
   for (const char* op : {"relu", "gelu", "tanh"}) {
-    const RunResult result = RunOn(op + std::string("=float32[3*]"), {{1, NAN, 1}});
+    const RunResult result = Feed(op + std::string("=float32[3*]"), {{1, NAN, 1}}).Run();
     EXPECT_FALSE(std::isnan(result.outputs[0][0])) << op;
     EXPECT_TRUE(std::isnan(result.outputs[0][1])) << op;
   }
 }
 
 TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
-  const RunResult result = RunOn("softmax_cross_entropy=float32[4*,3],int32[4*]",
-                                 {{1e4, 0, -1e4,       // certain and right: 0
-                                   1e4, 0, -1e4,       // certain and wrong: 1e4
-                                   -kInfinity, 0, 0,   // a class ruled out: log 2
-                                   -3e4, -3e4, -3e4},  // equal: log 3, first is "it"
-                                  {0, 1, 1, 0}});
+  const RunResult result = Feed("softmax_cross_entropy=float32[4*,3],int32[4*]",
+                                {{1e4, 0, -1e4,       // certain and right: 0
+                                  1e4, 0, -1e4,       // certain and wrong: 1e4
+                                  -kInfinity, 0, 0,   // a class ruled out: log 2
+                                  -3e4, -3e4, -3e4},  // equal: log 3, first is "it"
+                                 {0, 1, 1, 0}})
+                               .Run();
   EXPECT_NEAR(result.outputs[0][0], 1e4 + std::log(2.0) + std::log(3.0), 1e-2);
   EXPECT_EQ(result.outputs[0][1], 4);
   EXPECT_EQ(result.outputs[0][2], 3);
@@ -81,10 +80,9 @@ TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
 TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
   const Values x = {4096, 4097, 4098, 4099, 7, 7, 7, 7};
   const Values weight = {1, 2, 3, 4}, bias = {5, 6, 7, 8};
-  const std::string sample = "layer_norm(epsilon=1e-5)=float32[2*,4]";
-  const RunResult result = RunOn(sample, {x, weight, bias});
-  const Values want = FormulaOf(GetParam(), Sample(sample))(
-      {Tensor{{Shape{2, 4}}, x}, Tensor{{Shape{4}}, weight}, Tensor{{Shape{4}}, bias}});
+  Fed fed = Feed("layer_norm(epsilon=1e-5)=float32[2*,4]", {x, weight, bias});
+  const RunResult result = fed.Run();
+  const Values want = fed.formula(fed.problem.inputs);
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_NEAR(result.outputs[0][i], want[i], 1e-5 * std::abs(want[i])) << "element " << i;
   }

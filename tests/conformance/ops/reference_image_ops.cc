@@ -24,11 +24,6 @@ struct Window {
   }
 };
 
-// The index of (b, h, w, c) in a tensor (B, H, W, C).
-size_t Pixel(const Shape& shape, int64_t b, int64_t h, int64_t w, int64_t c) {
-  return At(((b * shape[1] + h) * shape[2] + w) * shape[3] + c);
-}
-
 // Calls body(first of the pixel in the output, first of that in the input, tap) for each output
 // position and each tap of its window that meets the input.
 template <typename Body>
@@ -41,7 +36,8 @@ void ForTaps(const Window& window, const Shape& in, const Shape& out, const Body
       const int64_t y = h * window.stride + tap / window.kernel - window.padding;
       const int64_t x = w * window.stride + tap % window.kernel - window.padding;
       const bool inside = 0 <= y && y < in[1] && 0 <= x && x < in[2];
-      if (inside) body(At(position * out[3]), Pixel(in, b, y, x, 0), At(tap));
+      if (!inside) continue;
+      body(At(position * out[3]), At(((b * in[1] + y) * in[2] + x) * in[3]), At(tap));
     }
   }
 }

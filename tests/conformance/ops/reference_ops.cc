@@ -29,23 +29,19 @@ Values Norm(Inputs inputs, const Options& attributes) {
   return ReferenceNorm(inputs, Statistics(inputs[0], kOf), attributes.Float("epsilon"));
 }
 
-double LogSumExp(const double* x, int64_t width) {
-  const double largest = *std::max_element(x, x + width);
-  double sum = 0;
-  for (int64_t i = 0; i < width; ++i) sum += std::exp(x[i] - largest);
-  return largest + std::log(sum);
-}
-
 Values Loss(Inputs inputs, const Options&) {
   const int64_t width = inputs[0].width();
   Values y = {0, 0, 0};
   for (size_t row = 0; row < inputs[1].values.size(); ++row) {
     const auto target = static_cast<int64_t>(inputs[1].values[row]);
     if (target < 0) continue;
-    const double* x = inputs[0].values.data() + static_cast<int64_t>(row) * width;
-    y[0] += LogSumExp(x, width) - x[target];
+    const double* const x = inputs[0].values.data() + static_cast<int64_t>(row) * width;
+    const double* const largest = std::max_element(x, x + width);
+    double sum = 0;
+    for (int64_t i = 0; i < width; ++i) sum += std::exp(x[i] - *largest);
+    y[0] += *largest + std::log(sum) - x[target];
     y[1] += 1;
-    y[2] += std::max_element(x, x + width) - x == target ? 1 : 0;
+    y[2] += largest - x == target ? 1 : 0;
   }
   return y;
 }

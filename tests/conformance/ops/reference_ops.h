@@ -30,7 +30,7 @@ Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs);
 struct Statistics {
   enum class Of { kRows, kChannels };
 
-  Statistics(const Tensor& x, Of of);
+  explicit Statistics(const Tensor& x, Of of = Of::kChannels);
   size_t GroupOf(size_t i) const { return of == Of::kRows ? i / width : i % width; }
 
   Of of;

@@ -1,7 +1,6 @@
 // The parts of a batch on several ranks against the whole batch on one.
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tools/conform/ops/ops_suite.h"
@@ -15,45 +14,18 @@ constexpr int32_t kRanks = 3;
 
 class OpRanks : public Ops {
  protected:
-  struct Parts {
-    std::vector<RunResult> results;
-    std::vector<std::vector<int64_t>> gathers;  // of each rank, their counts
-
-    // Batched: one behind the other. Else their sum.
-    std::vector<float> Together(std::vector<std::vector<float>> RunResult::*member, size_t i,
-                                bool batched) const {
-      std::vector<float> all;
-      for (const RunResult& part : results) {
-        const std::vector<float>& own = (part.*member)[i];
-        const size_t begin = batched ? all.size() : 0;
-        all.resize(begin + own.size());
-        for (size_t k = 0; k < own.size(); ++k) all[begin + k] += own[k];
-      }
-      return all;
+  // Tensor i of the parts. Batched: one behind the other. Else their sum.
+  static std::vector<float> Together(const std::vector<RunResult>& parts,
+                                     std::vector<std::vector<float>> RunResult::*member, size_t i,
+                                     bool batched) {
+    std::vector<float> all;
+    for (const RunResult& part : parts) {
+      const std::vector<float>& own = (part.*member)[i];
+      const size_t begin = batched ? all.size() : 0;
+      all.resize(begin + own.size());
+      for (size_t k = 0; k < own.size(); ++k) all[begin + k] += own[k];
     }
-  };
-
-  // Ranks that are threads, each with a library of its own and the samples [cuts[r], cuts[r + 1]).
-  static Parts RunParts(const Trial& trial, const std::vector<int64_t>& cuts, bool training) {
-    Parts parts{std::vector<RunResult>(kRanks), {}};
-    ReplicaGroup group(kRanks);
-    std::vector<std::jthread> ranks;
-    for (int32_t rank = 0; rank < kRanks; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const LoadedOps ops = LoadUnderTest({.local_world_size = kRanks});
-        MadeOp op = Must(ops.Make(trial.sample));
-        const auto at = static_cast<size_t>(rank);
-        RunOptions options{.training = training};
-        options.random.first_sample += static_cast<uint64_t>(cuts[at]);
-        if (training && UsesReplicas(trial)) options.replicas = group.rank(rank, ops.device());
-        parts.results[at] =
-            RunOp(ops.device(), op, PartOf(trial.problem, cuts[at], cuts[at + 1]), options);
-        EXPECT_TRUE(parts.results[at].status.ok()) << parts.results[at].status.message();
-      });
-    }
-    ranks.clear();  // waits
-    for (int32_t rank = 0; rank < kRanks; ++rank) parts.gathers.push_back(group.counts(rank));
-    return parts;
+    return all;
   }
 
   static bool UsesReplicas(const Trial& trial) { return trial.op.signature.uses_replicas != 0; }
@@ -78,28 +50,32 @@ class OpRanks : public Ops {
     const RunResult whole = Run(trial, {.training = training});
     const int64_t all = trial.problem.samples, cut = all * 2 / 3;
     std::vector<std::vector<int64_t>> gathers, all_cuts = {{0, 1, cut, all}};
+    const bool gathers_now = training && UsesReplicas(trial);
     if (UsesReplicas(trial)) all_cuts.push_back({0, cut, cut, all});
     for (const std::vector<int64_t>& cuts : all_cuts) {
-      const Parts parts = RunParts(trial, cuts, training);
+      ReplicaGroup group(kRanks);
+      const std::vector<RunResult> parts = RunRanks(
+          trial.sample, trial.problem, cuts, {.training = training}, gathers_now ? &group : nullptr,
+          [] { return LoadUnderTest({.local_world_size = kRanks}); });
       if (HasFailure()) return;
       RunResult together;
       for (size_t i = 0; i < whole.outputs.size(); ++i) {
         const bool batched = trial.problem.output_gradients[i].spec.batched != 0;
-        together.outputs.push_back(parts.Together(&RunResult::outputs, i, batched));
+        together.outputs.push_back(Together(parts, &RunResult::outputs, i, batched));
       }
       for (size_t i = 0; i < whole.gradients.size(); ++i) {
         const bool batched = trial.problem.inputs[i].spec.batched != 0;
-        together.gradients.push_back(parts.Together(&RunResult::gradients, i, batched));
+        together.gradients.push_back(Together(parts, &RunResult::gradients, i, batched));
       }
       ExpectSame(together, whole, trial);
-      for (const RunResult& part : parts.results) {
+      for (const RunResult& part : parts) {
         for (size_t i = 0; i < whole.parameters.size(); ++i) {
           ExpectNear(part.parameters[i], whole.parameters[i], DType::kFloat32, "parameter");
         }
       }
-      gathers.insert(gathers.end(), parts.gathers.begin(), parts.gathers.end());
+      for (int32_t rank = 0; rank < kRanks; ++rank) gathers.push_back(group.counts(rank));
     }
-    EXPECT_EQ(!gathers[0].empty(), training && UsesReplicas(trial));
+    EXPECT_EQ(!gathers[0].empty(), gathers_now);
     for (const std::vector<int64_t>& counts : gathers) {
       EXPECT_EQ(counts, gathers[0]) << "ranks or steps gather differently";
     }

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "engine/op.h"
-#include "tools/conform/ops/device_memory.h"
+#include "tools/conform/ops/op_sample.h"
 
 namespace engine::conform {
 
@@ -98,5 +99,27 @@ class ReplicaGroup {
   bool failed_ = false;
   std::deque<Member> members_;  // a deque does not move its elements
 };
+
+// Ranks that are threads, each with the library that `load` gives it and the samples [cuts[r],
+// cuts[r + 1]) of a problem. `group` is null for an op that needs none.
+template <typename Load>
+std::vector<RunResult> RunRanks(const OpSample& sample, const Problem& problem,
+                                const std::vector<int64_t>& cuts, const RunOptions& options,
+                                ReplicaGroup* group, const Load& load) {
+  std::vector<RunResult> results(cuts.size() - 1);
+  std::vector<std::jthread> ranks;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    ranks.emplace_back([&, rank, own = options]() mutable {
+      const LoadedOps ops = load();
+      MadeOp op = Must(ops.Make(sample));
+      own.random.first_sample += static_cast<uint64_t>(cuts[rank]);
+      if (group != nullptr) own.replicas = group->rank(static_cast<int32_t>(rank), ops.device());
+      results[rank] = RunOp(ops.device(), op, PartOf(problem, cuts[rank], cuts[rank + 1]), own);
+      EXPECT_TRUE(results[rank].status.ok()) << results[rank].status.message();
+    });
+  }
+  ranks.clear();  // waits
+  return results;
+}
 
 }  // namespace engine::conform

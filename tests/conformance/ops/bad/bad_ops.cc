@@ -1,7 +1,6 @@
 // The plugin bad_ops: y = x * weight, the weight as wide as a row, with the fault that the op's name says.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -78,17 +77,15 @@ class Product final : public OpBase {
       ENGINE_RETURN_IF_ERROR(call.replicas->Gather(own.data(), static_cast<int64_t>(own.size()),
                                                    all.data(), call.stream));
     }
-    if (Is("mean_loss")) {
-      std::fill_n(y.f32(), 3, 0.0f);
-      for (int64_t i = 0; i < x.count(); ++i) {
-        y.f32()[0] += x.f32()[i] * Factor(call, i) / Terms(x);
-      }
-      y.f32()[1] = static_cast<float>(x.count());
-      return {};
-    }
+    const bool sums = Is("mean_loss");
+    if (sums) std::fill_n(y.f32(), 3, 0.0f);
     for (const TensorView& output : call.outputs) {
-      for (int64_t i = 0; i < x.count(); ++i) output.f32()[i] = x.f32()[i] * Factor(call, i);
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const float product = x.f32()[i] * Factor(call, i);
+        output.f32()[sums ? 0 : i] = sums ? y.f32()[0] + product / Terms(x) : product;
+      }
     }
+    if (sums) y.f32()[1] = static_cast<float>(x.count());
     if (Is("overrun")) y.f32()[x.count()] = 0;
     return {};
   }
@@ -135,13 +132,11 @@ class Product final : public OpBase {
     return factor;
   }
 
-  static thread_local const float* last_x;
+  inline static thread_local const float* last_x = nullptr;
   const std::string_view name_;
   uint64_t calls_ = 0;
   std::vector<float> memory_;
 };
-
-thread_local const float* Product::last_x = nullptr;
 
 class BadOps final : public OpLibraryBase {
  public:
