@@ -187,14 +187,14 @@ void ExpectRefused(const Message& hello, const char* why) {
   SocketRun run(2);
   kit::UniqueFd raw = run.Connect();
   SocketRank a(run.Connect(), 0, 2);
+  // Refusals are decided by comparison with a rank 0 that is there.
+  while (!run.supervisor().members().HasJoined(0)) run.supervisor().Step(5);
   run.Start();
   std::thread joining([&] {
     Status status = a.Join();
     EXPECT_THAT(status.message(), HasSubstr(why));
     a.client.Leave(status);
   });
-  // Refusals are decided by comparison with a rank 0 that is there.
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
   SendRaw(raw, Encode(hello));
   const Message message = ReadMessage(raw);
   EXPECT_EQ(message.kind, MessageKind::kRefused);
