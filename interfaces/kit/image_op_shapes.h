@@ -38,9 +38,8 @@ inline Status InferBatchNorm(const Inference& op, bool sync) noexcept {
   AddNormParameters(op, x[-1]);
   op.AddParameter("running_mean", Shape{x[-1]}, Initializer::kZeros).trained = 0;
   op.AddParameter("running_var", Shape{x[-1]}, Initializer::kOnes).trained = 0;
-  op.Gradients(0b111, 0b11);
   op.signature->uses_replicas = sync ? 1 : 0;
-  return {};
+  return op.Gradients(0b111, 0b11);
 }
 
 // x (B, H, W, C) -> (B, H', W', channels); weight (K, K, C, channels).
@@ -79,8 +78,7 @@ inline Status InferConv(const Inference& op, const ConvAttributes& given) noexce
   const float kaiming = std::sqrt(2.0f / static_cast<float>(kernel * kernel * given.channels));
   op.AddProduct(Shape{kernel, kernel, x[3], given.channels}, given.channels, given.bias,
                 kernel * kernel * x[3], given.kaiming ? kaiming : 0.0f);
-  op.Gradients(given.bias ? 0b111 : 0b11, 0b11);
-  return {};
+  return op.Gradients(given.bias ? 0b111 : 0b11, 0b11);
 }
 
 // x (B, H, W, C) -> (B, H', W', C)
@@ -102,8 +100,7 @@ inline Status InferPool(const Inference& op, const Window& window) noexcept {
                          "than the padding");
   }
   op.AddOutput(window.Output(x, x[3]));
-  op.Gradients(1, 0);
-  return {};
+  return op.Gradients(1, 0);
 }
 
 // x (B, ..., C) -> (B, C)
@@ -114,8 +111,7 @@ inline Status InferGlobalAvgPool(const Inference& op) noexcept {
     return op.ActivationError(0, " (B, ..., C), channels last, at least three dimensions");
   }
   op.AddOutput(Shape{x[0], x[-1]});
-  op.Gradients(1, 0);
-  return {};
+  return op.Gradients(1, 0);
 }
 
 // x (B, C, H, W) -> (B, H, W, C); with one channel a view unless it is rounded.
@@ -126,8 +122,7 @@ inline Status InferToChannelsLast(const Inference& op) noexcept {
     return op.ActivationError(0, " (B, C, H, W)");
   }
   op.AddOutput(Shape{x[0], x[2], x[3], x[1]});
-  op.Passes(x[1] == 1 && op.IsActivation(0));
-  return {};
+  return op.Passes(x[1] == 1 && op.IsActivation(0));
 }
 
 }  // namespace engine::kit
