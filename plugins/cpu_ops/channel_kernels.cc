@@ -177,7 +177,7 @@ CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t
       for (int64_t r = 0; r < count; ++r) {
         const int64_t i = (row + r) * channels + c;
         const T difference = LoadAs<T>(x + i) - high;
-        T gradient = ((LoadAs<T>(dy + i) - offset) - difference * slope) * scale;
+        T gradient = (LoadAs<T>(dy + i) * scale - offset) - difference * slope;
         if (rows.sum) gradient += LoadAs<T>(dx + i);
         StoreAs(dx + i, gradient);
       }

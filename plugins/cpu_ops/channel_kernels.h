@@ -41,7 +41,7 @@ struct Normalization {
 };
 void Normalize(const Normalization& rows, int64_t begin, int64_t end);
 
-// dx = ((dy - offset) - (x - high) slope) scale.
+// dx = dy scale - (x - high) slope - offset.
 struct NormalizationGradient {
   const float* x;
   const float* dy;
