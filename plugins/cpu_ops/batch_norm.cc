@@ -217,18 +217,18 @@ class BatchNormOp final : public CpuOp {
     }
   }
 
-  // dx = dy scale - (x - high) slope - offset, see above.
+  // dx = ((dy - offset) - (x - high) slope) scale, see above.
   void SetSlopes(const OpCall& call, const BatchNormSaved& saved, const ChannelSums& sums,
                  const BatchNormWorkspace& workspace) const noexcept {
     const double share = *saved.count > 0 ? 1.0 / *saved.count : 0.0;
     for (int64_t c = 0; c < channels_; ++c) {
       const auto inverse_deviation = static_cast<double>(saved.inverse_deviation[c]);
-      const double scale = static_cast<double>(call.inputs[kWeight].f32()[c]) * inverse_deviation;
-      const double slope = sums.second[c] * share * inverse_deviation * scale;
-      workspace.coefficient(0)[c] = static_cast<float>(sums.first[c] * share * scale -
-                                                       static_cast<double>(saved.low[c]) * slope);
+      const double slope = sums.second[c] * share * inverse_deviation;
+      workspace.coefficient(0)[c] =
+          static_cast<float>(sums.first[c] * share - static_cast<double>(saved.low[c]) * slope);
       workspace.coefficient(1)[c] = static_cast<float>(slope);
-      workspace.coefficient(2)[c] = static_cast<float>(scale);
+      workspace.coefficient(2)[c] = static_cast<float>(
+          static_cast<double>(call.inputs[kWeight].f32()[c]) * inverse_deviation);
     }
   }
 

@@ -83,7 +83,8 @@ class GroupNormOp final : public CpuOp {
                          .offset = scratch.offset,
                          .slope = scratch.slope,
                          .scale = scratch.scale,
-                         .channels = channels_},
+                         .channels = channels_,
+                         .weight = call.inputs[kWeight].f32()},
                         0, rows_);
     });
     AddSums(call, kBias, &ChannelSums::first);
@@ -161,12 +162,12 @@ class GroupNormOp final : public CpuOp {
       sum += static_cast<double>(weight[c]) * first;
       product += static_cast<double>(weight[c]) * second;
     }
-    const double share = inverse_deviation / static_cast<double>(rows_ * width());
+    const double share = 1.0 / static_cast<double>(rows_ * width());
     const double slope = product * share * inverse_deviation;
     for (int64_t c = Begin(group); c < Begin(group + 1); ++c) {
       scratch.slope[c] = static_cast<float>(slope);
       scratch.offset[c] = static_cast<float>(sum * share - low * slope);
-      scratch.scale[c] = weight[c] * saved.inverse_deviation;
+      scratch.scale[c] = saved.inverse_deviation;
     }
   }
 
