@@ -52,14 +52,16 @@ AxisPlan ForwardAxis(const Window& window, int64_t inputs, int64_t outputs) {
 AxisPlan BackwardAxis(const Window& window, int64_t inputs, int64_t outputs) {
   AxisPlan plan;
   plan.tap_step = window.dilation / std::gcd(window.dilation, window.stride);
+  // No input has a place beyond: with a large stride most residues are nobody's.
+  const int64_t residues = std::min(window.stride, inputs + window.before);
   std::vector<int64_t> list_begin;  // per residue, where its taps are in the list
-  for (int64_t residue = 0; residue < window.stride; ++residue) {
-    list_begin.push_back(static_cast<int64_t>(plan.taps.size()));
+  for (int64_t residue = 0; residue <= residues; ++residue) {
+    list_begin.push_back(plan.size());
     for (int64_t tap = window.kernel - 1; tap >= 0; --tap) {
-      if (tap * window.dilation % window.stride == residue) plan.taps.push_back(tap);
+      const int64_t own = std::min(tap * window.dilation % window.stride, residues);
+      if (own == residue) plan.taps.push_back(tap);
     }
   }
-  list_begin.push_back(window.kernel);
   for (int64_t input = 0; input < inputs; ++input) {
     const int64_t place = input + window.before;
     const auto residue = static_cast<size_t>(place % window.stride);
