@@ -16,6 +16,7 @@
 #include "app/launch/limits.h"
 #include "app/launch/log.h"
 #include "bench/cli/command.h"
+#include "tools/report/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
 
@@ -73,6 +74,7 @@ class CommandLine {
     AddConfig();
     AddSample();
     AddEval();
+    report::AddReportCommand(app_, &code_);
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);

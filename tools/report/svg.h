@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace engine::bench {
+namespace engine::report {
 
 // Text as content or attribute of HTML.
 std::string Escape(const std::string& text);
@@ -49,4 +49,4 @@ class Svg {
   std::string body_;
 };
 
-}  // namespace engine::bench
+}  // namespace engine::report

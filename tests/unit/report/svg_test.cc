@@ -1,9 +1,9 @@
-#include "bench/report/svg.h"
+#include "tools/report/svg.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace engine::bench {
+namespace engine::report {
 namespace {
 
 using ::testing::DoubleNear;
@@ -41,4 +41,4 @@ TEST(Axis, MapsBothWays) {
 }
 
 }  // namespace
-}  // namespace engine::bench
+}  // namespace engine::report

@@ -1,4 +1,4 @@
-#include "bench/report/svg.h"
+#include "tools/report/svg.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string_view>
 
-namespace engine::bench {
+namespace engine::report {
 namespace {
 
 std::string Closing(const char* element, const std::string& title) {
@@ -90,4 +90,4 @@ std::string Svg::Finish(const std::string& label, const char* css) const {
       css, Escape(label), width_, height_, body_);
 }
 
-}  // namespace engine::bench
+}  // namespace engine::report
