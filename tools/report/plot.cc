@@ -80,8 +80,8 @@ void DrawYAxis(Svg& svg, const Axis& y, double left, double right) {
   }
 }
 
-std::string CurvePlot(const std::vector<Curve>& curves, const std::string& label, double width,
-                      const char* css) {
+std::string CurvePlot(const std::vector<Curve>& curves, bool from_zero, const std::string& label,
+                      double width, const char* css) {
   Range steps, values;
   for (const Curve& curve : curves) {
     for (const auto& [step, value] : curve.points) {
@@ -90,7 +90,9 @@ std::string CurvePlot(const std::vector<Curve>& curves, const std::string& label
     }
   }
   if (!(steps.high > steps.low)) steps = steps.Padded();
+  if (from_zero) values.Add(0);
   values = values.Padded();
+  if (from_zero) values.low = 0;
   const Axis x{steps.low, steps.high, kLeft, width - kRight};
   const Axis y{values.low, values.high, kHeight - kBottom, kTop};
   Svg svg(width, kHeight);

@@ -11,7 +11,7 @@
 namespace engine::report {
 
 // Room around the plane of a plot, for the labels of its axes.
-constexpr double kTop = 10, kBottom = 38, kLeft = 46, kRight = 12;
+constexpr double kTop = 10, kBottom = 38, kLeft = 54, kRight = 12;
 
 // The least and the largest of some values.
 struct Range {
@@ -36,7 +36,8 @@ struct Curve {
 };
 
 // `label` says in words what can be seen; `css` is the class of the drawing. `width`: in pixels.
-std::string CurvePlot(const std::vector<Curve>& curves, const std::string& label, double width,
-                      const char* css);
+// `from_zero`: the y axis begins at 0.
+std::string CurvePlot(const std::vector<Curve>& curves, bool from_zero, const std::string& label,
+                      double width, const char* css);
 
 }  // namespace engine::report

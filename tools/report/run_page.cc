@@ -52,32 +52,41 @@ double Median(const Series& series) {
   return *middle;
 }
 
-std::string Figure(const std::string& title, const std::vector<Curve>& curves) {
+enum class Scale { kFitted, kFromZero };
+
+// What is shown by one curve alone needs no key.
+std::string Figure(const std::string& title, std::vector<Curve> curves,
+                   Scale scale = Scale::kFitted) {
+  std::erase_if(curves, [](const Curve& curve) { return curve.points.empty(); });
+  if (curves.empty()) return "";
   std::string keys;
-  bool any = false;
-  for (const Curve& curve : curves) {
-    if (curve.points.empty()) continue;
-    any = true;
-    if (curves.size() > 1 && !curve.name.empty()) {
-      keys += fmt::format("&emsp;<i class=\"chip {}\"></i>{}", curve.css[0], Escape(curve.name));
+  const auto colour = [](const Curve& curve) { return curve.css[0]; };
+  if (colour(curves.front()) != colour(curves.back())) {
+    for (const Curve& curve : curves) {
+      if (curve.name.empty()) continue;
+      keys += fmt::format("&emsp;<i class=\"chip {}\"></i>{}", colour(curve), Escape(curve.name));
     }
   }
-  if (!any) return "";
-  const std::string label = title + " over the steps";
+  const auto plot = [&](double width, const char* css) {
+    return CurvePlot(curves, scale == Scale::kFromZero, title + " over the steps", width, css);
+  };
   return fmt::format("<figure>\n<figcaption>{}{}</figcaption>\n{}{}</figure>\n", Escape(title),
-                     keys, CurvePlot(curves, label, kWide, "wide"),
-                     CurvePlot(curves, label, kNarrow, "narrow"));
+                     keys, plot(kWide, "wide"), plot(kNarrow, "narrow"));
 }
 
-// A value of steps, thin, and its mean, thick; that of evaluations as points.
-std::string Figure(const std::string& title, const RunLog& log, const std::string& name,
-                   double factor = 1) {
-  const Series raw = Scaled(Of(log.of_steps, name), factor);
-  return Figure(title,
-                {{"", "a faint", false, raw},
-                 {"training", "a plain", false, Smoothed(raw)},
-                 {"held out", "b plain", false, Scaled(Of(log.of_evaluations, name), factor)},
-                 {"", "b", true, Scaled(Of(log.of_evaluations, name), factor)}});
+// A series, thin, and its mean, thick.
+std::vector<Curve> WithMean(const Series& series) {
+  return {{"", "a faint", false, series}, {"training", "a plain", false, Smoothed(series)}};
+}
+
+// The same of steps, and what evaluations found.
+std::string Compared(const std::string& title, const RunLog& log, const std::string& name,
+                     double factor = 1) {
+  std::vector<Curve> curves = WithMean(Scaled(Of(log.of_steps, name), factor));
+  const Series held_out = Scaled(Of(log.of_evaluations, name), factor);
+  curves.push_back({"held out", "b plain", false, held_out});
+  curves.push_back({"", "b", true, held_out});
+  return Figure(title, curves);
 }
 
 std::string Row(const std::string& name, const std::string& value) {
@@ -132,18 +141,15 @@ std::string RunPage(const RunLog& log, const std::string& title) {
   std::string html = std::string(PageHead()) +
                      "<body>\n<main>\n<h1>engine report: " + Escape(title) +
                      "</h1>\n<div class=\"grid\">\n";
-  html += Figure("Loss", log, "loss");
-  html += Figure("Accuracy in %", log, "accuracy", 100);
+  html += Compared("Loss", log, "loss") + Compared("Accuracy in %", log, "accuracy", 100);
   html += Figure("Learning rate", {{"", "a plain", false, Of(log.of_steps, "learning_rate")}});
-  html += Figure("Samples per second", log, "samples_per_second");
-  html += Figure("Exposed communication in % of a step", log, "exposed");
-  html +=
-      Figure("Memory of rank 0 in MiB",
-             {{"", "a plain", false, Scaled(Of(log.of_steps, "memory_bytes"), 1.0 / (1 << 20))}});
-  for (const auto& [name, series] : log.of_plugins) {
-    html +=
-        Figure(name, {{"", "a faint", false, series}, {"", "a plain", false, Smoothed(series)}});
-  }
+  html += Figure("Samples per second", WithMean(Of(log.of_steps, "samples_per_second")),
+                 Scale::kFromZero);
+  html += Figure("Exposed communication in % of a step", WithMean(Of(log.of_steps, "exposed")),
+                 Scale::kFromZero);
+  const Series memory = Scaled(Of(log.of_steps, "memory_bytes"), 1.0 / (1 << 20));
+  html += Figure("Memory of rank 0 in MiB", {{"", "a plain", false, memory}}, Scale::kFromZero);
+  for (const auto& [name, series] : log.of_plugins) html += Figure(name, WithMean(series));
   html += "</div>\n<div class=\"loose\">\n" + Figures(log) + Checkpoints(log) + "</div>\n";
   return html + "</main>\n</body>\n</html>\n";
 }

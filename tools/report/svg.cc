@@ -46,7 +46,8 @@ std::vector<double> Ticks(double low, double high, int wanted) {
 }
 
 std::string TickLabel(double value, double distance) {
-  const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(distance) - 1e-9)), 0, 6);
+  const int digits = std::max(static_cast<int>(std::ceil(-std::log10(distance) - 1e-9)), 0);
+  if (value != 0 && (digits > 4 || std::fabs(value) >= 1e6)) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value == 0 ? 0.0 : value, digits);
 }
 

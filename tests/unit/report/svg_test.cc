@@ -21,6 +21,7 @@ TEST(TickLabel, HasTheDigitsOfTheDistance) {
   EXPECT_EQ(TickLabel(0.95, 0.05), "0.95");
   EXPECT_EQ(TickLabel(20, 10), "20");
   EXPECT_EQ(TickLabel(1.5, 0.5), "1.5");
+  EXPECT_EQ(TickLabel(3e-5, 1e-5), "3e-05");
 }
 
 TEST(Svg, EscapesTextAndTitles) {
