@@ -65,7 +65,7 @@ TEST_F(BenchTrain, BothSidesHaveServers) {
 #endif
 
 TEST_F(BenchTrain, AControlComparesAWithItself) {
-  const Outcome outcome = Bench(kShort + "--aa --blocks 2 --format json");
+  const Outcome outcome = Bench(std::string(kCommand) + "8 --blocks 2 --quiet --aa --format json");
   const auto json = nlohmann::json::parse(Output(outcome));
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(json["request"]["a_against_itself"], true);
