@@ -65,8 +65,9 @@ void PassGradient(const OpCall& call, const TensorView& source, int32_t input) n
 void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end);
 
 extern const OpFactory kMakeAdd, kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
-    kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool, kMakeLayerNorm,
-    kMakeLinear, kMakeMaxPool, kMakeRelu, kMakeSoftmaxCrossEntropy, kMakeTanh, kMakeTiedLinear,
+    kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool,
+    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeRelu,
+    kMakeResize, kMakeSoftmaxCrossEntropy, kMakeTanh, kMakeTiedLinear, kMakeToChannelsFirst,
     kMakeToChannelsLast;
 
 }  // namespace engine::cpu_ops

@@ -1,5 +1,7 @@
 #include "small_gemm.h"
 
+#include <algorithm>
+
 #include "simd.h"
 
 namespace engine::cpu_ops {
@@ -93,16 +95,15 @@ void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, Ro
   Multiply(m, n, k, a, b, c, sum);
 }
 
-void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
-               int64_t padded_rows) noexcept {
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target) noexcept {
   const int64_t block_rows = rows / 4 * 4, block_columns = columns / 4 * 4;
   const auto copy = [&](int64_t i, int64_t j) {
-    target[j * padded_rows + i] = source.data[i * source.row_stride + j];
+    target.data[j * target.row_stride + i] = source.data[i * source.row_stride + j];
   };
   for (int64_t i = 0; i < block_rows; i += 4) {
     for (int64_t j = 0; j < block_columns; j += 4) {
       TransposeBlock({source.data + i * source.row_stride + j, source.row_stride},
-                     target + j * padded_rows + i, padded_rows);
+                     target.data + j * target.row_stride + i, target.row_stride);
     }
     for (int64_t j = block_columns; j < columns; ++j) {
       for (int64_t r = i; r < i + 4; ++r) copy(r, j);
@@ -110,7 +111,14 @@ void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
   }
   for (int64_t j = 0; j < columns; ++j) {
     for (int64_t i = block_rows; i < rows; ++i) copy(i, j);
-    for (int64_t i = rows; i < padded_rows; ++i) target[j * padded_rows + i] = 0.0f;
+  }
+}
+
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
+               int64_t padded_rows) noexcept {
+  Transpose(source, rows, columns, {target, padded_rows});
+  for (int64_t j = 0; j < columns && rows < padded_rows; ++j) {
+    std::fill(target + j * padded_rows + rows, target + (j + 1) * padded_rows, 0.0f);
   }
 }
 
