@@ -27,11 +27,7 @@ class ReshapeOp final : public CpuOp {
     const Shape& x = inputs[0].shape;
     rows_ = kTo == To::kChannelsLast ? x[1] : x[1] * x[2];
     columns_ = x.Count(1) / rows_;
-    if (signature->output_is_view_of == 0) {
-      rows_ = 1;
-    } else {
-      signature->workspace_bytes = threads() * size() * static_cast<int64_t>(sizeof(float));
-    }
+    if (signature->output_is_view_of == 0) rows_ = 1;
     return {};
   }
 
@@ -57,14 +53,10 @@ class ReshapeOp final : public CpuOp {
       return {};
     }
     const float* dy = call.output_grads[0].f32();
-    const int32_t parts = PartCount(dx.count(), kElementGrain);
-    // What is added to goes by way of planes of the thread's own: a transposition writes.
-    ForEachPart(parts, dx.shape[0], 1, [&](int32_t part, int64_t begin, int64_t end) {
-      float* planes = static_cast<float*>(call.workspace) + part * size();
+    ForRows(dx.shape[0], size(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        float* target = dx.f32() + i * size();
-        Transpose({dy + i * size(), rows_}, columns_, rows_, sum ? planes : target, columns_);
-        for (int64_t j = 0; sum && j < size(); ++j) target[j] += planes[j];
+        Transpose({dy + i * size(), rows_}, columns_, rows_, {dx.f32() + i * size(), columns_},
+                  sum);
       }
     });
     return {};

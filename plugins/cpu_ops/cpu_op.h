@@ -64,10 +64,10 @@ void PassGradient(const OpCall& call, const TensorView& source, int32_t input) n
 // y[i] = a[i] + b[i] for i in [begin, end), on the calling thread. y may be a.
 void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end);
 
-extern const OpFactory kMakeAdd, kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
-    kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool,
-    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeRelu,
-    kMakeResize, kMakeSoftmaxCrossEntropy, kMakeTanh, kMakeTiedLinear, kMakeToChannelsFirst,
-    kMakeToChannelsLast;
+// Those of functions and arrays are in array_ops.h.
+extern const OpFactory kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
+    kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGlobalAvgPool,
+    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeResize,
+    kMakeSoftmaxCrossEntropy, kMakeTiedLinear, kMakeToChannelsFirst, kMakeToChannelsLast;
 
 }  // namespace engine::cpu_ops
