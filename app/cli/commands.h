@@ -32,7 +32,15 @@ struct CheckpointFlags {
   std::string file;
   std::vector<std::string> overrides;
   command::PluginFlags plugin;
-  std::string prompt;
+  std::string data;  // --data: a block of other data, or a path for the same kind; empty: the same
+  std::string split = "held_out";
+  launch::LaunchFlags launch;   // of eval
+  bool json = false;            // of eval
+  std::string format = "json";  // these of predict
+  std::string out;
+  int64_t top = 1;
+  bool outputs = false;
+  std::string prompt;  // these of sample
   int64_t bytes = 300;
   double temperature = 0.8;
   int top_k = 40;
@@ -51,5 +59,6 @@ int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environ
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
+int PredictCommand(CheckpointFlags flags, const command::Environment& environment);
 
 }  // namespace engine::cli

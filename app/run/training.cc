@@ -14,6 +14,7 @@
 #include "app/plugins/roles.h"
 #include "app/run/answers.h"
 #include "app/run/checkpoint_wait.h"
+#include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
@@ -172,6 +173,15 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
           [&, resume, source](exec::Executor& executor, const train::RunState& now) {
             return BeginRun(resume, run, rank, source->info(), executor, now);
           },
+      .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
+                      const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
+        ENGINE_ASSIGN_OR_RETURN(
+            const Evaluation done,
+            Evaluate(executor.memory(), data, batches,
+                     {.loss = LossOf(run.plugins.model), .max_samples = run.train.evaluate_samples},
+                     SumByTransfers(executor, rank.info)));
+        return done.report;
+      },
       .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};

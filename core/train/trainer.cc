@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/train/evaluate.h"
-
 namespace engine::train {
 namespace {
 
@@ -227,8 +225,7 @@ Status Trainer::Evaluate(int64_t step) {
     batches.world_size = 1;
   }
   ENGINE_ASSIGN_OR_RETURN(EvaluationReport report,
-                          EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(),
-                                        *parts_.data, batches, config_.train.evaluate_samples));
+                          parts_.evaluate(*executor_, *parts_.data, batches));
   report.step = step;
   const bool reports = rank_.info.rank == 0 && report.targets > 0;
   return reports ? parts_.observer.OnEvaluation(report) : Status();
