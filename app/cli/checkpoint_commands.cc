@@ -1,5 +1,3 @@
-#include <signal.h>
-
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -45,15 +43,6 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
   return model;
 }
 
-// A run keeps SIGINT and SIGTERM back to finish its step. Here nothing is to be finished, and this
-// thread, which does not block them, lets the first one end the process.
-void EndAtFirstSignal() {
-  sigset_t both;
-  sigemptyset(&both);
-  for (const int number : {SIGINT, SIGTERM}) sigaddset(&both, number);
-  pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
-}
-
 using Body = std::function<Status(const checkpoint::OpenedCheckpoint&, const config::Config&,
                                   base::RankContext&)>;
 
@@ -71,10 +60,10 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
   const launch::LaunchPlan plan{
       .mode = launch::LaunchPlan::Mode::kThreads, .info = {}, .source = "one process"};
   const launch::LaunchOutcome outcome = launch::Launch(plan, {}, [&](base::RankContext& rank) {
-    EndAtFirstSignal();
+    command::EndAtFirstSignal();
     return body(*checkpoint, *config, rank);
   });
-  return command::ReportOutcome(outcome);
+  return command::ReportOutcome(outcome, /*alone=*/true);
 }
 
 }  // namespace

@@ -68,14 +68,16 @@ inline Status CheckLogits(const TensorSpec& logits, const TensorSpec& target, in
       (logits.dtype == DType::kFloat32 || logits.dtype == DType::kBFloat16)) {
     return {};
   }
+  const bool is_flat = logits.shape.ndim <= target.shape.ndim + 1;
   return Status::Error(
       StatusCode::kConfig,
-      "model: the last layer gives %lld values in rows of %lld, but the data has %lld targets of "
-      "%lld classes; end with linear { units: %lld }",
+      "model: the last layer gives %lld values in rows of %lld, in %d dimensions behind the batch, "
+      "but the data "
+      "has %lld targets of %lld classes; %s linear { units: %lld }",
       static_cast<long long>(logits.shape.Count()),
-      static_cast<long long>(logits.shape.ndim > 0 ? logits.shape[-1] : 1),
+      static_cast<long long>(logits.shape.ndim > 0 ? logits.shape[-1] : 1), logits.shape.ndim - 1,
       static_cast<long long>(target.shape.Count()), static_cast<long long>(classes),
-      static_cast<long long>(classes));
+      is_flat ? "end with" : "put flatten {} before", static_cast<long long>(classes));
 }
 
 // Ends a model with one target: `prediction` is the output "logits", and the op `loss` compares it
