@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -24,15 +23,6 @@ namespace engine::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// A run keeps SIGINT and SIGTERM back to finish its step. Here nothing is to be finished, and this
-// thread, which does not block them, lets the first one end the process.
-void EndAtFirstSignal() {
-  sigset_t both;
-  sigemptyset(&both);
-  for (const int number : {SIGINT, SIGTERM}) sigaddset(&both, number);
-  pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
-}
 
 // The configuration of a checkpoint, as Config::Print writes it, with other data: the text of a block
 // in the place of its own, or a path for the dataset that it names.
@@ -78,12 +68,12 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
                                           flags.plugin, environment);
   if (!config.ok()) return command::ReportError(config.status());
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
-    if (alone) EndAtFirstSignal();
+    if (alone) command::EndAtFirstSignal();
     rank.log = launch::MemberLog(rank.info);
     ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "checkpoint", checkpoint->digest));
     return body(*checkpoint, *config, rank);
   });
-  return command::ReportOutcome(outcome);
+  return command::ReportOutcome(outcome, alone);
 }
 
 // Of one process alone.

@@ -13,8 +13,12 @@ namespace engine::cli {
 struct RunFlags {
   command::ConfigFlags config;
   launch::LaunchFlags launch;
-  std::string trace;   // --trace
-  std::string resume;  // --resume: the checkpoint to go on from; empty: from the beginning
+  std::string trace;  // --trace
+  // --resume: the checkpoint to go on from; "auto": the newest there is; empty: from the beginning.
+  std::string resume;
+  bool dry_run = false;           // --dry-run
+  bool force = false;             // --force: replace a checkpoint of another run
+  std::string progress = "auto";  // --progress
   bool quiet = false;
   bool verbose = false;
 };
@@ -49,7 +53,7 @@ struct CheckpointFlags {
 
 // Each prints its result to standard output and returns the exit code; an error is printed by
 // ReportError.
-int RunCommand(const RunFlags& flags, const command::Environment& environment);
+int RunCommand(RunFlags flags, const command::Environment& environment);
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment);
 int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
                    const command::Environment& environment);

@@ -15,6 +15,7 @@
 #include "app/command/version.h"
 #include "app/launch/limits.h"
 #include "app/launch/log.h"
+#include "app/plugins/words.h"
 #include "bench/cli/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
@@ -81,6 +82,8 @@ class CommandLine {
   }
 
   int Run(int argc, char** argv) {
+    const Status known = CheckSubcommands(argc, argv);
+    if (!known.ok()) return command::ReportError(known);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -90,6 +93,27 @@ class CommandLine {
   }
 
  private:
+  // A word where a subcommand must stand; CLI11 would only say that one is required.
+  Status CheckSubcommands(int argc, char** argv) {
+    CLI::App* app = &app_;
+    for (int i = 1; i < argc && argv[i][0] != '-' && app->get_require_subcommand_min() > 0; ++i) {
+      CLI::App* next = nullptr;
+      std::vector<std::string> names;
+      for (CLI::App* other : app->get_subcommands([](CLI::App*) { return true; })) {
+        names.push_back(other->get_name());
+        if (names.back() == argv[i]) next = other;
+      }
+      if (next == nullptr) {
+        return Status::Error(StatusCode::kInvalidArgument,
+                             "unknown subcommand '%s' of '%s'%s; --help explains: %s", argv[i],
+                             app->get_name().c_str(), plugins::DidYouMean(argv[i], names).c_str(),
+                             plugins::Join(names).c_str());
+      }
+      app = next;
+    }
+    return {};
+  }
+
   void AddRun() {
     CLI::App* run = app_.add_subcommand("run", "Train a model on one or several ranks");
     AddConfigFlags(run, &run_.config);
@@ -101,9 +125,17 @@ class CommandLine {
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")
         ->type_name("FILE");
-    run->add_option("--resume", run_.resume,
-                    "Go on from a checkpoint; without a configuration file, with its own")
-        ->type_name("FILE");
+    run->add_option(
+           "--resume", run_.resume,
+           "Go on from a checkpoint; without a configuration file, with its own; auto: from "
+           "the newest that this configuration has written, if there is one")
+        ->type_name("FILE|auto");
+    run->add_flag("--dry-run", run_.dry_run,
+                  "Show layers, memory, schedule and shares of data, and write nothing");
+    run->add_flag("--force", run_.force, "Replace the checkpoint of another run");
+    run->add_option("--progress", run_.progress,
+                    "Steps as a live line, as plain lines, or not at all; auto: live on a terminal")
+        ->check(CLI::IsMember({"auto", "plain", "live", "none"}));
     run->add_flag("-q,--quiet", run_.quiet, "No progress, only results and problems");
     run->add_flag("-v,--verbose", run_.verbose, "Also what plugins say for debugging");
     run->callback([this] {
@@ -170,7 +202,7 @@ class CommandLine {
   void AddConfig() {
     CLI::App* config = app_.add_subcommand("config", "Check or print a configuration");
     config->require_subcommand(1);
-    CLI::App* check = config->add_subcommand("check", "Check a configuration without running it");
+    CLI::App* check = config->add_subcommand("check", "Find what a run would refuse");
     AddConfigFlags(check, &config_);
     check->callback([this] { code_ = ConfigCheckCommand(config_, environment_); });
     CLI::App* print = config->add_subcommand("print", "Print every value and where it comes from");

@@ -77,11 +77,8 @@ Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConf
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
-  const TrainingAmount amount = {
-      .samples = data.train_samples,
-      .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
-      .global_batch = now.global_batch};
-  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length,
+                                                    AmountOf(data, now.global_batch), range.start));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
@@ -203,9 +200,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       return rank.store.Set(written, "");
     };
   }
-  if (rank.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
-    if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
+  if (rank.info.rank == 0 && rank.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
   }
   return train::Trainer::Create(run, rank, std::move(parts));
 }

@@ -157,7 +157,8 @@ Result<int64_t> Trainer::Run() {
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
-  const double rate = config_.train.learning_rate(step, range_.last_step);
+  const double rate =
+      config_.train.learning_rate(step, range_.last_step, batches_->steps_per_epoch());
   // By the statistics of the next step, so that it costs no flush.
   const int64_t every = config_.train.check_ranks_every;
   const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
