@@ -8,7 +8,8 @@ namespace engine::cuda_ops {
 Status CudnnConvolution::Create(Cudnn* cudnn, const ConvolutionShape& of, int64_t workspace_limit,
                                 const char* device, std::unique_ptr<CudnnConvolution>* out) {
   const GraphExtents x = {of.samples, of.channels, of.height, of.width},
-                     filters = {of.output_channels, of.channels, of.kernel, of.kernel},
+                     filters = {of.output_channels, of.channels / of.groups, of.kernel_height,
+                                of.kernel_width},
                      y = {of.samples, of.output_channels, of.output_height, of.output_width};
   struct {
     const char* name;
@@ -33,8 +34,7 @@ Status CudnnConvolution::Create(Cudnn* cudnn, const ConvolutionShape& of, int64_
     const int result = graph.Convolve({.kind = pass.kind,
                                        .x = a,
                                        .b = b,
-                                       .stride = of.stride,
-                                       .padding = of.padding,
+                                       .window = of.window,
                                        .beta = pass.beta},
                                       pass.result);
     graph.Store(result, channels_last(pass.result), of.type);
