@@ -266,11 +266,10 @@ class MlpOp final : public ProductOp {
     op.AddOutput(x);
     AddLayer(op, "fc.weight", "fc.bias", Shape{units_, width}, fc_scale_);
     AddLayer(op, "proj.weight", "proj.bias", Shape{width, units_}, proj_scale_);
-    op.Gradients(0b11111, 1u << kX | 1u << kFc | 1u << kProj);
     signature->saved_bytes = 2 * HiddenBytes(rows);
     signature->workspace_bytes =
         HiddenBytes(rows) + std::max(SumsBytes(rows, units_), SumsBytes(rows, width));
-    return {};
+    return op.Gradients(0b11111, 1u << kX | 1u << kFc | 1u << kProj);
   }
 
  protected:

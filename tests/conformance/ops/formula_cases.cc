@@ -14,6 +14,7 @@ const struct {
     {{"linear(units=7)", "mlp(units=7)"}, {"float32[2*,3,16]"}},
     {{"linear(units=96)", "mlp(units=96)"}, {"float32[400*,48]"}},
     {{"linear(units=16)", "mlp(units=16)"}, {"float32[5*,8]"}},
+    {{"linear(units=3)"}, {"float32[5*,7],float32[3,7],float32[3]"}},  // parameters that are given
     {{"tied_linear"}, {"float32[2*,7,5],float32[33,5]", "float32[3*,16],float32[1,16]"}},
     {{"relu", "gelu", "tanh"}, {"float32[33*]", "float32[3*,1,7]", "float32[160*,257]"}},
     {{"flatten"}, {"float32[3*,2,7]", "float32[5*]"}},

@@ -35,7 +35,11 @@ class OpErrors : public ::testing::TestWithParam<std::string> {
 TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
   const BadInputs bad = {
       {"linear(units=3)=", "got 0 inputs; it needs 1"},
-      {"linear(units=3)=float32[4*,2],float32[4*,2]", "got 2 inputs; it needs 1"},
+      {"linear(units=3)=float32[4*,2],float32[3,2]",
+       "got 2 inputs; it needs 1, or 3 with its parameters"},
+      {"linear(units=3)=float32[4*,2],float32[2,3],float32[3]",
+       "input 1 is float32 (2, 3); it needs the parameter 'weight', float32 (3, 2)"},
+      {"linear(units=3)=float32[4*,2],float32[3,2],float32[3*]", "the parameter 'bias'"},
       {"linear(units=3)=int32[4*,2]", "input 0 is int32 (4, 2); it needs float32"},
       {"linear(units=3)=float32[4*]", "input 0 is float32 (4)"},
       {"tied_linear=float32[4*,2]", "got 1 inputs; it needs 2"},
@@ -49,6 +53,8 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
       {"accumulate=float32[4*],float32[5*]", "input 1 is float32 (5)"},
       {"layer_norm=float32[4*]", "input 0 is float32 (4)"},
       {"batch_norm=", "got 0 inputs"},
+      {"batch_norm=float32[4*,3],float32[3],float32[3],float32[3],float32[3]",
+       "got 5 inputs; it needs 1"},
       {"batch_norm=float32[4*]", "input 0 is float32 (4); it needs float32 (B, ..., C)"},
       {"batch_norm=int32[4*,3]", "input 0 is int32 (4, 3)"},
       {"batch_norm=float32[4*,3,0]", "input 0 is float32 (4, 3, 0)"},
