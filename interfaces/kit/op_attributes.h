@@ -40,6 +40,8 @@ constexpr std::array kOpAttributes = {
     Attribute("linear",
               IntOption("units", "", 1, kMaxExtent, "size of the last dimension of the output")),
     Attribute("linear", kBias),
+    Attribute("linear", BoolOption("transposed", "false",
+                                   "whether the weight is (K, units); else (units, K)")),
     Attribute("linear",
               FloatOption("init_scale", "0", 0, 100,
                           "standard deviation of the initial weights, with a bias of 0; 0: weights "
@@ -116,13 +118,18 @@ constexpr std::array kOpAttributes = {
     Attribute("group_norm", kEpsilon),
 };
 
-// `own`, then kOpAttributes.
-template <size_t kOwn>
-constexpr std::array<OptionSpec, kOwn + kOpAttributes.size()> WithOpAttributes(
-    const std::array<OptionSpec, kOwn>& own) noexcept {
-  std::array<OptionSpec, kOwn + kOpAttributes.size()> all;
-  for (size_t i = 0; i < kOwn; ++i) all[i] = own[i];
-  for (size_t i = 0; i < kOpAttributes.size(); ++i) all[kOwn + i] = kOpAttributes[i];
+// `own`, then kOpAttributes, then those of further headers (kArrayOpAttributes).
+template <size_t kOwn, size_t... kMore>
+constexpr auto WithOpAttributes(const std::array<OptionSpec, kOwn>& own,
+                                const std::array<OptionSpec, kMore>&... more) noexcept {
+  std::array<OptionSpec, kOwn + kOpAttributes.size() + (kMore + ... + 0)> all;
+  size_t count = 0;
+  const auto append = [&](const auto& list) {
+    for (const OptionSpec& spec : list) all[count++] = spec;
+  };
+  append(own);
+  append(kOpAttributes);
+  (append(more), ...);
   return all;
 }
 

@@ -131,7 +131,7 @@ struct Inference {
   }
 };
 
-// tokens (B, T) -> (B, T, width)
+// tokens (B, ...) -> (B, ..., width); of positions, the last dimension of tokens counts.
 struct EmbeddingAttributes {
   int64_t vocabulary, width, positions;
   float init_scale;
@@ -146,17 +146,20 @@ struct EmbeddingAttributes {
 inline Status InferEmbedding(const Inference& op, const EmbeddingAttributes& given) noexcept {
   ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   const TensorSpec& tokens = op.inputs[0];
-  if (tokens.dtype != DType::kInt32 || tokens.shape.ndim != 2) {
-    return op.InputError(0, "int32 (B, T)");
+  const int32_t ndim = tokens.shape.ndim;
+  if (tokens.dtype != DType::kInt32 || ndim < (given.positions > 0 ? 2 : 1) || ndim == kMaxDims) {
+    return op.InputError(0, given.positions > 0 ? "int32 (B, ..., T)" : "int32 (B, ...)");
   }
-  if (given.positions > 0 && tokens.shape[1] > given.positions) {
+  if (given.positions > 0 && tokens.shape[-1] > given.positions) {
     return Status::Error(StatusCode::kConfig,
                          "%s: samples of %lld tokens are longer than the %lld positions; raise "
                          "'positions' or shorten the samples",
-                         op.name, static_cast<long long>(tokens.shape[1]),
+                         op.name, static_cast<long long>(tokens.shape[-1]),
                          static_cast<long long>(given.positions));
   }
-  op.AddOutput(Shape{tokens.shape[0], tokens.shape[1], given.width});
+  Shape y = tokens.shape;
+  y.dims[y.ndim++] = given.width;
+  op.AddOutput(y);
   const auto add_table = [&](const FixedString<32>& name, int64_t rows) {
     ParameterSpec& table =
         op.AddParameter(name, Shape{rows, given.width}, Initializer::kNormal, given.init_scale);
@@ -168,15 +171,16 @@ inline Status InferEmbedding(const Inference& op, const EmbeddingAttributes& giv
   return op.Gradients(given.positions > 0 ? 0b110 : 0b10, 0b1);
 }
 
-// x (..., K) -> (..., units); weight (units, K), bias (units).
+// x (..., K) -> (..., units); weight (units, K), or (K, units) if `transposed`; bias (units).
 struct LinearAttributes {
   int64_t units;
-  bool bias;
+  bool bias, transposed;
   float init_scale;
 
   explicit LinearAttributes(const Options& attributes) noexcept
       : units(attributes.Int("units")),
         bias(attributes.Bool("bias")),
+        transposed(attributes.Bool("transposed")),
         init_scale(static_cast<float>(attributes.Float("init_scale"))) {}
 };
 
@@ -197,7 +201,8 @@ inline Status InferLinear(const Inference& op, const LinearAttributes& given) no
   ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   ENGINE_RETURN_IF_ERROR(InferProduct(op, given.units));
   const int64_t width = op.inputs[0].shape[-1];
-  op.AddProduct(Shape{given.units, width}, given.units, given.bias, width, given.init_scale);
+  const Shape weight = given.transposed ? Shape{width, given.units} : Shape{given.units, width};
+  op.AddProduct(weight, given.units, given.bias, width, given.init_scale);
   return op.Gradients(given.bias ? 0b111 : 0b11, 0b11);
 }
 
