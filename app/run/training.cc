@@ -159,7 +159,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
-  train::BatchSource* const source = dataset.get();
+  data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
       .data = std::move(dataset),
       .build_graph = [&](const DatasetInfo& data, int64_t samples,
@@ -176,15 +176,16 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty()) {
-    parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
+    parts.save = [&, source](const exec::Executor& executor, const train::RunState& now) -> Status {
       checkpoint::SpillFile spill(output.checkpoint);
       ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
                               checkpoint::CollectRankStates(executor, spill));
       const std::string written = "checkpoint/" + std::to_string(now.step);
       if (rank.info.rank != 0)
         return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor,
-                                                         InfoOf(run, rank.info, now), kept,
+      checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now);
+      info.class_names = source->class_names();
+      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor, info, kept,
                                                          CheckpointProgress(rank.store)));
       ENGINE_RETURN_IF_ERROR(
           checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));

@@ -197,7 +197,7 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
   const exec::StepStatistics& statistics = result.statistics;
   if (check_ != nullptr) ENGINE_RETURN_IF_ERROR(check_->Conclude(statistics.marks));
   if (!std::isfinite(statistics.loss_sum)) return Diverged(report, config_.train);
-  const double count = std::max(statistics.count, 1.0f);
+  const double count = statistics.count > 0 ? statistics.count : 1;
   report.loss = statistics.loss_sum / count;
   report.accuracy = statistics.correct / count;
   report.seconds = result.seconds;
