@@ -18,10 +18,11 @@ struct ConvolutionShape {
   GraphWindow window;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;  // of all tensors; sums are of floats
   bool tensor_cores = false;                // which round single precision
+  bool adds_forward = false;                // see ConvolutionPass::kAdd
 };
 
-// y of x and filters; the gradient of x, of that of y and filters; the same, added to what is
-// there; the gradient of filters, of x and that of y.
+// y of x and filters; the gradient of x, of that of y and filters; one of these two (the first where
+// the shape says so), added to what is there; the gradient of filters, of x and that of y.
 enum class ConvolutionPass { kForward, kBackward, kAdd, kFilters };
 
 class CudnnConvolution {

@@ -156,7 +156,7 @@ struct ClipFunction {
     return x < least ? least : (x > most ? most : x);
   }
   __host__ __device__ float Gradient(float x, float dy) const {
-    return x >= least && x <= most ? dy : 0.0f;
+    return x > least && x < most ? dy : 0.0f;
   }
 };
 
@@ -245,7 +245,7 @@ struct PowFunction {
 };
 
 struct ScaleFunction {
-  static constexpr bool kReadsOutput = true;  // or nothing at all
+  static constexpr bool kReadsOutput = false;  // nor x
   float factor = 1, offset = 0;
   __host__ __device__ float Value(float x) const { return factor * x + offset; }
   __host__ __device__ float Gradient(float, float dy) const { return factor * dy; }

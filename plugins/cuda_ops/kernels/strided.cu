@@ -15,6 +15,8 @@ __device__ inline void WithFunction(MapFunction function, float p, const Body& b
   switch (function) {
     case MapFunction::kScale:
       return body([p](float a, float, float) { return p * a; });
+    case MapFunction::kThird:
+      return body([p](float, float, float c) { return p * c; });
     case MapFunction::kAdd:
       return body([](float a, float b, float) { return a + b; });
     case MapFunction::kSubtract:
@@ -33,10 +35,10 @@ __device__ inline void WithFunction(MapFunction function, float p, const Body& b
       return body([](float a, float b, float) { return a > 0.0f ? a : b * a; });
     case MapFunction::kWhere:
       return body([](float a, float b, float c) { return a != 0.0f ? b : c; });
-    case MapFunction::kMaskTaken:
-      return body([](float a, float b, float) { return a != 0.0f ? b : 0.0f; });
-    case MapFunction::kMaskOther:
-      return body([](float a, float b, float) { return a != 0.0f ? 0.0f : b; });
+    case MapFunction::kWhereSlope:
+      return body([](float a, float, float c) { return a != 0.0f ? c : 0.0f; });
+    case MapFunction::kWhereSlopeOther:
+      return body([](float a, float, float c) { return a != 0.0f ? 0.0f : c; });
     case MapFunction::kTimesThird:
       return body([](float, float b, float c) { return b * c; });
     case MapFunction::kFirstTimesThird:
@@ -62,8 +64,10 @@ __device__ inline void WithFunction(MapFunction function, float p, const Body& b
       return body([](float a, float b, float c) { return a > 0.0f ? c : b * c; });
     case MapFunction::kPreluSlopeSecond:
       return body([](float a, float, float c) { return a > 0.0f ? 0.0f : a * c; });
-    case MapFunction::kShareOfEqual:
-      return body([p](float a, float b, float c) { return a == b ? c / p : 0.0f; });
+    case MapFunction::kEqual:
+      return body([](float a, float b, float) { return a == b ? 1.0f : 0.0f; });
+    case MapFunction::kWhereEqual:
+      return body([](float a, float b, float c) { return a == b ? c : 0.0f; });
   }
 }
 

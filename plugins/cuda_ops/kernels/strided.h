@@ -15,6 +15,7 @@ constexpr int32_t kMaxAxes = 6;
 // and b times the gradient c.
 enum class MapFunction : int32_t {
   kScale,  // p a
+  kThird,  // p c: the slope of a sum
   kAdd,
   kSubtract,
   kMultiply,
@@ -24,8 +25,8 @@ enum class MapFunction : int32_t {
   kPower,       // a^b
   kPrelu,       // a, or b a where a is negative
   kWhere,       // b where a is not 0, else c
-  kMaskTaken,   // b where a is not 0, else 0
-  kMaskOther,   // 0 where a is not 0, else b
+  kWhereSlope,  // c where a is not 0, else 0
+  kWhereSlopeOther,
   kTimesThird,  // b c: the slope of a b for a
   kFirstTimesThird,
   kOverSecond,  // c / b: the slope of a / b for a
@@ -38,7 +39,8 @@ enum class MapFunction : int32_t {
   kPowerSlopeExponent,
   kPreluSlope,
   kPreluSlopeSecond,
-  kShareOfEqual,  // c / p where a is b, else 0
+  kEqual,       // 1 where a is b, else 0
+  kWhereEqual,  // c where a is b, else 0
 };
 
 // `data` is of float, or of __nv_bfloat16. Strides are in elements; 0 on an axis that repeats it.
