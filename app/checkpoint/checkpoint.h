@@ -18,6 +18,10 @@
 
 namespace engine::checkpoint {
 
+// What the classes of each target are called, by the target's name; of those alone whose classes
+// have names.
+using ClassNameLists = std::map<std::string, std::vector<std::string>>;
+
 struct CheckpointInfo {
   int64_t step = 0;    // steps done
   std::string config;  // as Config::Print gives it
@@ -29,6 +33,7 @@ struct CheckpointInfo {
   int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
   std::string data;          // DatasetInfo::digest of the training data
   SamplePosition position;   // in the training data, after `step`
+  ClassNameLists class_names;
 };
 
 // What each rank keeps for itself, of all ranks (app/checkpoint/rank_states.h).
