@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,35 @@ Status CheckGroups(const Document& document, const Cursor& train) {
   return {};
 }
 
+Status CheckPattern(const Document& document, const Cursor& block, const char* key, int index) {
+  const auto* field = block.Field(key);
+  const pb::Reflection& access = *block.message->GetReflection();
+  try {
+    const std::regex pattern(index < 0 ? access.GetString(*block.message, field)
+                                       : access.GetRepeatedString(*block.message, field, index));
+    return {};
+  } catch (const std::regex_error& error) {
+    return document.Error(
+        block, field, index,
+        std::string("'").append(key).append("' is no regular expression: ") + error.what());
+  }
+}
+
+Status CheckInit(const Document& document, const Cursor& train) {
+  const auto* rules = train.Field("init_map");
+  for (int i = 0; i < train.Size(rules); ++i) {
+    const Cursor rule = document.Child(train, rules, i);
+    for (const char* key : {"from", "to"}) {
+      ENGINE_RETURN_IF_ERROR(Require(document, rule, key));
+    }
+    ENGINE_RETURN_IF_ERROR(CheckPattern(document, rule, "from", -1));
+  }
+  for (int i = 0; i < train.Size(train.Field("init_allow_missing")); ++i) {
+    ENGINE_RETURN_IF_ERROR(CheckPattern(document, train, "init_allow_missing", i));
+  }
+  return {};
+}
+
 // Points of one unit come one after the other, and no exponential begins or ends at 0.
 Status CheckRate(const Document& document, const Cursor& train) {
   const Cursor rate = document.Child(train, train.Field("learning_rate"));
@@ -154,6 +184,7 @@ Status CheckRate(const Document& document, const Cursor& train) {
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckInit(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
   ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
   if (output.Has(output.Field("checkpoint"))) return {};

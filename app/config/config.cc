@@ -126,6 +126,18 @@ OutputOptions ReadOutput(const proto::Output& output) {
           .sample_bytes = output.sample_bytes()};
 }
 
+InitOptions ReadInit(const proto::Train& train) {
+  InitOptions init{
+      .from = train.init_from(),
+      .rules = {},
+      .allow_missing = {train.init_allow_missing().begin(), train.init_allow_missing().end()}};
+  for (const proto::InitMap& rule : train.init_map()) {
+    init.rules.push_back(
+        {.from = rule.from(), .to = rule.to(), .transpose = rule.transpose(), .crop = rule.crop()});
+  }
+  return init;
+}
+
 void DropOutputs(const Document& document, OutputOptions* output) {
   const Cursor block = document.At("output");
   const auto drop = [&](const char* key, std::string* path) {
@@ -159,6 +171,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
+  config.init_ = ReadInit(proto.train());
   if (request.is_data) DropOutputs(document, &config.output_);
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   config.run_.plugins.dataset = std::move(dataset);

@@ -20,6 +20,10 @@
 #include "app/run/run_length.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
+#include "app/weights/initial_weights.h"
+#include "app/weights/made_ops.h"
+#include "app/weights/torch_layout.h"
+#include "app/weights/weight_file.h"
 
 namespace engine::run {
 namespace {
@@ -34,6 +38,26 @@ checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo
           .global_batch = now.global_batch,
           .data = now.data,
           .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch)};
+}
+
+// The model of a new run with the weights of train.init_from, which every rank reads.
+Result<graph::Graph> BuildWithWeights(const config::Config& config, base::RankContext& rank,
+                                      const model::ModelRequest& request,
+                                      const plugin::OpFactory& ops) {
+  weights::MadeOps made(config.plugins(), ops);
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
+                          model::BuildGraph(config.run(), rank, request, made.factory()));
+  ENGINE_ASSIGN_OR_RETURN(const auto file, weights::WeightFile::Open(config.init().from));
+  weights::InitialWeights found;
+  const Status read = weights::ReadInitialWeights(
+      *file, config.init(), weights::TorchLayouts(graph, made), &graph, &found);
+  for (const std::string& note : found.notes) {
+    if (rank.info.rank == 0) rank.Log(LogLevel::kInfo, "train.init_from: " + note);
+  }
+  ENGINE_RETURN_IF_ERROR(read);
+  ENGINE_RETURN_IF_ERROR(
+      launch::CheckSameOnAllRanks(rank, "weights of train.init_from", found.digest));
+  return graph;
 }
 
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.
@@ -164,7 +188,11 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                          const plugin::OpFactory& ops) -> Result<graph::Graph> {
         ENGINE_RETURN_IF_ERROR(
             launch::CheckSameOnAllRanks(rank, "training data", std::string(data.digest)));
-        return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
+        const model::ModelRequest request = model::RequestFor(data, samples, true);
+        if (config.init().from.empty() || !resume.empty()) {
+          return model::BuildGraph(run, rank, request, ops);
+        }
+        return BuildWithWeights(config, rank, request, ops);
       },
       .begin =
           [&, resume, source](exec::Executor& executor, const train::RunState& now) {

@@ -2,7 +2,8 @@
 //
 //   interfaces/engine <- interfaces/kit <- plugins/*
 //   interfaces/engine <- core/base <- core/{plugin,trace} <- core/graph <- core/exec <- core/train
-//   core <- app/{plugins <- author, config, data, launch, checkpoint} <- app/command <- tools/trace <- app/run
+//   core <- app/{plugins <- author, config, data, launch, checkpoint} <- app/{command, weights}
+//        <- tools/trace <- app/run
 //        <- tools/simulate, bench <- app/cli (main.cc only)
 //   all of these <- tests
 #include <gmock/gmock.h>
@@ -30,7 +31,7 @@ using ::testing::IsEmpty;
 const std::map<std::string, std::vector<std::string>>& Arrows() {
   static const std::vector<std::string> ground = {"core",           "app/plugins", "app/config",
                                                   "app/data",       "app/model",   "app/launch",
-                                                  "app/checkpoint", "app/command"};
+                                                  "app/checkpoint", "app/command", "app/weights"};
   static const auto above = [](std::vector<std::string> more) {
     more.insert(more.end(), ground.begin(), ground.end());
     return more;
@@ -48,6 +49,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/model", {"core"}},
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},
+      {"app/weights", {"core", "kit", "app/config", "app/checkpoint", "app/model"}},
       {"app/author", {"core", "kit", "app/plugins"}},
       {"app/command", {"core", "kit", "app/plugins", "app/config", "app/launch"}},
       {"tools/conform", above({"kit"})},
