@@ -45,7 +45,7 @@ struct CheckpointFlags {
   int64_t top = 1;
   bool outputs = false;
   std::string prompt;  // these of sample
-  int64_t bytes = 300;
+  int64_t count = 300;  // bytes or tokens
   double temperature = 0.8;
   int top_k = 40;
   uint64_t seed = 1;
