@@ -116,9 +116,10 @@ inline Status InferConvTranspose(const Inference& op,
 // x (B, H, W, C) -> (B, H', W', C)
 struct PoolAttributes {
   PlaneWindow window;
-  bool ceil;
-  bool count_padding;  // of a mean
+  bool ceil = false;
+  bool count_padding = false;  // of a mean
 
+  PoolAttributes() noexcept = default;
   PoolAttributes(const Options& attributes, bool is_max) noexcept
       : window(attributes, is_max),
         ceil(attributes.Bool("ceil")),

@@ -14,9 +14,12 @@ namespace engine::kit {
 
 constexpr double kMaxExtent = 1 << 30;
 constexpr double kMaxKernel = 256;
+constexpr double kMaxPadding = 4096;
 
-// Of a window over a plane; of the lists one number is for both axes, two are for rows and columns.
-constexpr OptionSpec kKernel = IntsOption("kernel", "", 1, kMaxKernel, "rows, columns");
+// Of a window over a plane.
+constexpr OptionSpec kKernel =
+    IntsOption("kernel", "", 1, kMaxKernel,
+               "rows and columns of the window; here and below one number is for both");
 constexpr OptionSpec kStride =
     IntsOption("stride", "1", 1, kMaxExtent, "positions between two windows");
 constexpr OptionSpec kDilation =
@@ -24,7 +27,7 @@ constexpr OptionSpec kDilation =
 constexpr OptionSpec kPoolStride =
     IntsOption("stride", "0", 0, kMaxExtent, "positions between two windows; 0: the kernel");
 constexpr OptionSpec kPoolPadding =
-    IntsOption("padding", "0", 0, kMaxExtent,
+    IntsOption("padding", "0", 0, kMaxPadding,
                "positions around the plane that windows may reach, or of top, left, bottom, right");
 constexpr OptionSpec kCeil =
     BoolOption("ceil", "false", "whether a last window may reach beyond the padding");
@@ -74,7 +77,7 @@ constexpr std::array kOpAttributes = {
     Attribute("conv2d", kKernel),
     Attribute("conv2d", kStride),
     Attribute("conv2d",
-              IntsOption("padding", "-1", -1, kMaxExtent,
+              IntsOption("padding", "-1", -1, kMaxPadding,
                          "zeros around the plane, or at its top, left, bottom, right; -1: as many "
                          "as keep the size with stride 1 and an odd kernel")),
     Attribute("conv2d", kDilation),
@@ -91,9 +94,9 @@ constexpr std::array kOpAttributes = {
     Attribute("conv_transpose2d", kKernel),
     Attribute("conv_transpose2d", kStride),
     Attribute("conv_transpose2d",
-              IntsOption("padding", "0", 0, kMaxExtent,
+              IntsOption("padding", "0", 0, kMaxPadding,
                          "what is cut off around the output, or at top, left, bottom, right")),
-    Attribute("conv_transpose2d", IntsOption("output_padding", "0", 0, kMaxExtent,
+    Attribute("conv_transpose2d", IntsOption("output_padding", "0", 0, kMaxPadding,
                                              "rows, columns more at the bottom and the right")),
     Attribute("conv_transpose2d", kDilation),
     Attribute("conv_transpose2d", kGroups),

@@ -43,6 +43,18 @@ struct Window {
     const int64_t end = origin < extent ? (extent - origin - 1) / dilation + 1 : 0;
     return {begin, end < kernel ? end : kernel};
   }
+  // Where tap `tap` of the window at `position` is.
+  int64_t InputOf(int64_t position, int64_t tap) const noexcept {
+    return position * stride + tap * dilation - before;
+  }
+  // The positions in [begin, end) of `positions` whose tap `tap` is on the axis.
+  Range Through(int64_t tap, int64_t extent, const Range& positions) const noexcept {
+    const int64_t first = InputOf(0, tap), last = extent - 1 - first;
+    const int64_t begin = first < 0 ? (-first + stride - 1) / stride : 0;
+    const int64_t end = last < 0 ? 0 : last / stride + 1;
+    return {begin > positions.begin ? begin : positions.begin,
+            end < positions.end ? end : positions.end};
+  }
   // Whether each of so many positions has a tap on the axis.
   bool Meets(int64_t positions, int64_t extent) const noexcept {
     for (int64_t i = 0; i < positions; ++i) {
