@@ -345,9 +345,9 @@ Status Blas::Measure(const Plan& plan, const MatrixOperands& operands, cudaStrea
   // What is added to may not be added to several times. Memory in the order of the stream: nothing
   // waits for it, and no other stream.
   if (plan.product.sum) {
-    const int64_t count =
+    const int64_t elements =
         plan.product.m * plan.product.n + (plan.product.batch - 1) * plan.product.d_stride;
-    const size_t bytes = static_cast<size_t>(count) * SizeOf(plan.product.result);
+    const size_t bytes = static_cast<size_t>(elements) * SizeOf(plan.product.result);
     if (cudaMallocFromPoolAsync(&scratch.d, bytes, device_.arena(), stream) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       return {};

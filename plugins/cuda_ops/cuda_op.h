@@ -72,6 +72,8 @@ class CudaOp : public OpBase {
     return {name(), activation(), inputs, signature};
   }
 
+  const OpContext& context() const noexcept { return context_; }
+
  private:
   const OpContext context_;
 };
@@ -109,6 +111,9 @@ Status PassGradient(const TensorView& source, const TensorView& target, bool sum
 // The same for the gradient of `input`, unless nobody wants it.
 Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
                     cudaStream_t stream) noexcept;
+
+// The op "attention", for another op; null when memory is out.
+Op* NewAttention(const OpContext& context, int64_t heads, bool causal) noexcept;
 
 extern const OpFactory kMakeAbs, kMakeAdd, kMakeAddLayerNorm, kMakeAttention, kMakeAvgPool,
     kMakeBatchNorm, kMakeBinaryCrossEntropy, kMakeClip, kMakeConcat, kMakeConv2d,
