@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -112,10 +113,51 @@ Status CheckGroups(const Document& document, const Cursor& train) {
   return {};
 }
 
+// Points of one unit come one after the other, and no exponential begins or ends at 0.
+Status CheckRate(const Document& document, const Cursor& train) {
+  const Cursor rate = document.Child(train, train.Field("learning_rate"));
+  const auto* points = rate.Field("point");
+  std::map<std::string, double> last;  // unit -> place
+  double factor = 0;
+  for (int i = 0; i < rate.Size(points); ++i) {
+    const Cursor point = document.Child(rate, points, i);
+    ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, point));
+    const pb::Reflection& access = *point.message->GetReflection();
+    const auto* at = access.GetOneofFieldDescriptor(
+        *point.message, point.message->GetDescriptor()->FindOneofByName("at"));
+    const double place = NumberOf(point, at, -1), before = factor;
+    factor = NumberOf(point, point.Field("factor"), -1);
+    const auto [earlier, is_first] = last.emplace(at->name(), place);
+    if (!is_first && place < earlier->second) {
+      return document.Error(
+          point, at, -1,
+          "points come in the order of time; one before this is at " + Text(earlier->second));
+    }
+    earlier->second = place;
+    const auto* curve = point.Field("curve");
+    if (access.GetEnum(*point.message, curve)->name() == "EXPONENTIAL" && !(before * factor > 0)) {
+      return document.Error(point, curve, -1, "an exponential needs factors above 0 at both ends");
+    }
+  }
+  for (const char* key : {"schedule", "warmup_steps"}) {
+    const auto* field = rate.Field(key);
+    const bool is_used =
+        field->enum_type() != nullptr
+            ? rate.message->GetReflection()->GetEnumValue(*rate.message, field) != 0
+            : NumberOf(rate, field, -1) != 0;
+    if (rate.Size(points) == 0 || !is_used) continue;
+    return document.Error(
+        rate, field, -1,
+        std::string("'").append(key).append("' is the short form of a curve; give it or points"));
+  }
+  return {};
+}
+
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,

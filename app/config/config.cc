@@ -55,12 +55,25 @@ Result<proto::Config> ToProto(const Document& document) {
   return proto;
 }
 
+LearningRate::Point ReadPoint(const proto::RatePoint& point) {
+  using Unit = LearningRate::Unit;
+  const auto curve = static_cast<LearningRate::Curve>(point.curve());  // in the same order
+  if (point.has_step()) return {point.step(), Unit::kSteps, point.factor(), curve};
+  if (point.has_epoch()) return {point.epoch(), Unit::kEpochs, point.factor(), curve};
+  return {point.fraction(), Unit::kRuns, point.factor(), curve};
+}
+
 LearningRate ReadLearningRate(const proto::LearningRate& rate) {
-  const bool cosine = rate.schedule() == proto::LearningRate::COSINE;
-  return {.base = rate.base(),
-          .schedule = cosine ? LearningRate::Schedule::kCosine : LearningRate::Schedule::kConstant,
-          .warmup_steps = rate.warmup_steps(),
-          .final_ratio = rate.final_ratio()};
+  using Unit = LearningRate::Unit;
+  LearningRate read{.base = rate.base(), .points = {}};
+  for (const proto::RatePoint& point : rate.point()) read.points.push_back(ReadPoint(point));
+  if (!read.points.empty()) return read;
+  if (rate.warmup_steps() > 0) read.points.push_back({.factor = 0});
+  read.points.push_back({.at = static_cast<double>(rate.warmup_steps())});
+  if (rate.schedule() == proto::LearningRate::COSINE) {
+    read.points.push_back({1, Unit::kRuns, rate.final_ratio(), LearningRate::Curve::kCosine});
+  }
+  return read;
 }
 
 train::TrainOptions ReadTrain(const proto::Config& proto) {
@@ -146,6 +159,13 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);
   config.printed_with_origins_ = PrintDocument(document, *schema, true);
+  return config;
+}
+
+Config Config::WithGlobalBatch(int64_t samples) const {
+  Config config = *this;
+  config.run_.train.global_batch = samples;
+  config.run_.train.batch_per_rank.reset();
   return config;
 }
 

@@ -62,6 +62,9 @@ class Config {
   const plugins::PluginCatalog& catalog() const { return *catalog_; }
   const plugin::PluginSelection& plugins() const { return run_.plugins; }
 
+  // The same with so many samples in a step over all ranks.
+  Config WithGlobalBatch(int64_t samples) const;
+
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
   // "FILE:LINE", "--set", "--plugins".

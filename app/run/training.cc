@@ -14,6 +14,7 @@
 #include "app/plugins/roles.h"
 #include "app/run/answers.h"
 #include "app/run/checkpoint_wait.h"
+#include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
@@ -76,11 +77,8 @@ Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConf
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
-  const TrainingAmount amount = {
-      .samples = data.train_samples,
-      .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
-      .global_batch = now.global_batch};
-  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length,
+                                                    AmountOf(data, now.global_batch), range.start));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
@@ -118,7 +116,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
-      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+      Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
   return observer.OnText("", text);
 }
 
@@ -172,6 +170,15 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
           [&, resume, source](exec::Executor& executor, const train::RunState& now) {
             return BeginRun(resume, run, rank, source->info(), executor, now);
           },
+      .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
+                      const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
+        ENGINE_ASSIGN_OR_RETURN(
+            const Evaluation done,
+            Evaluate(executor.memory(), data, batches,
+                     {.loss = LossOf(run.plugins.model), .max_samples = run.train.evaluate_samples},
+                     SumByTransfers(executor, rank.info)));
+        return done.report;
+      },
       .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};
@@ -193,9 +200,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       return rank.store.Set(written, "");
     };
   }
-  if (rank.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
-    if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
+  if (rank.info.rank == 0 && rank.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
   }
   return train::Trainer::Create(run, rank, std::move(parts));
 }

@@ -70,13 +70,14 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                           data_.Batches({.global_batch = samples}));
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
-    const auto result = executor->Step(
-        {.input = batch->input,
-         .target = batch->target,
-         .others = batch->others,
-         .samples = batch->samples,
-         .step = static_cast<uint64_t>(step),
-         .learning_rate = static_cast<float>(config().train.learning_rate(step, steps))});
+    const auto result =
+        executor->Step({.input = batch->input,
+                        .target = batch->target,
+                        .others = batch->others,
+                        .samples = batch->samples,
+                        .step = static_cast<uint64_t>(step),
+                        .learning_rate = static_cast<float>(config().train.learning_rate(
+                            step, steps, batches->steps_per_epoch()))});
     if (!result.ok()) return result.status();
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());

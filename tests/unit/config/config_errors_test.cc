@@ -207,6 +207,27 @@ TEST_F(ConfigTest, Plugins) {
             "/libengine_train.so) has the name of a key of the configuration; rename it");
 }
 
+TEST_F(ConfigTest, PointsOfTheLearningRate) {
+  const auto sentence = [this](const std::string& rate) {
+    const std::string message = Sentence(WithRate(rate));
+    return message.substr(message.find(": ") + 2);
+  };
+  EXPECT_EQ(sentence("point { factor: 2 }"),
+            "'train.learning_rate.point[0]' needs one of: step, epoch, fraction");
+  EXPECT_EQ(sentence("point { step: 1 epoch: 1 }"),
+            "'epoch' and 'step' exclude each other; keep one");
+  EXPECT_EQ(sentence("point { fraction: 1.5 }"),
+            "'fraction' is 1.5 and must be at least 0 and at most 1");
+  EXPECT_EQ(sentence("point { epoch: 2 } point { step: 9 } point { epoch: 1 }"),
+            "points come in the order of time; one before this is at 2");
+  EXPECT_EQ(sentence("point { step: 2 factor: 0 } point { step: 9 curve: EXPONENTIAL }"),
+            "an exponential needs factors above 0 at both ends");
+  EXPECT_EQ(sentence("warmup_steps: 3 point { step: 9 }"),
+            "'warmup_steps' is the short form of a curve; give it or points");
+  EXPECT_EQ(sentence("point { step: 2 curve: SINE }"),
+            "'SINE' is none of LINEAR, COSINE, EXPONENTIAL, STEP");
+}
+
 TEST_F(ConfigTest, Overrides) {
   const auto sentence = [this](const std::string& argument) {
     const std::string message = Sentence(Good(), {argument});
@@ -224,7 +245,7 @@ TEST_F(ConfigTest, Overrides) {
   EXPECT_EQ(sentence("train.learning_rate.schedule=cos"), "'COS' is none of CONSTANT, COSINE");
   EXPECT_EQ(sentence("train.learning_rate=1"),
             "'learning_rate' is a block; name one of its keys: base, schedule, warmup_steps, "
-            "final_ratio");
+            "final_ratio, point");
   EXPECT_EQ(sentence("train.steps.x=1"), "'steps' has no keys");
   EXPECT_EQ(sentence("model.net.layer.name=x"),
             "'layer' is a list of blocks, which only a file can give");
