@@ -106,6 +106,10 @@ std::string InAPlugin(const std::string& plugin, const Include& include) {
   const bool over_tcp =
       plugin == "tcp_kit" || plugin == "tcp" || plugin == "gloo" || plugin == "zmq_ps";
   if (first == "tcp_kit" && over_tcp) return "";
+  // What the readers of data share.
+  static const std::set<std::string> readers = {"data_kit", "images", "mnist",
+                                                "table",    "text",   "tokens"};
+  if (first == "data_kit" && readers.contains(plugin)) return "";
   fs::path source = include.target;
   if (include.target.ends_with(".pb.h")) source.replace_extension().replace_extension(".proto");
   if (fs::exists(Root() / "plugins" / plugin / source)) return "";
