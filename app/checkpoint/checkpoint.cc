@@ -138,6 +138,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                                                  {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  if (!info.best.empty()) metadata["best"] = info.best;
   metadata.insert(kept.versions.begin(), kept.versions.end());
   return WriteSafetensors(path, tensors, metadata, std::move(progress));
 }
@@ -154,6 +155,7 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   info.config = text_of("config");
   info.optimizer = text_of("optimizer");
   info.data = text_of("data");
+  info.best = text_of("best");
   opened.digest = text_of("digest");
   bool good = text_of("format") == kFormat && !info.config.empty() && !text_of("step").empty();
   VisitNumbers(info, [&](const char* key, auto& number) {
