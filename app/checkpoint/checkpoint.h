@@ -17,6 +17,10 @@
 
 namespace engine::checkpoint {
 
+// What the classes of each target are called, by the target's name; of those alone whose classes
+// have names.
+using ClassNameLists = std::map<std::string, std::vector<std::string>>;
+
 struct CheckpointInfo {
   int64_t step = 0;    // steps done
   std::string config;  // as Config::Print gives it
@@ -29,6 +33,7 @@ struct CheckpointInfo {
   std::string data;          // DatasetInfo::digest of the training data
   SamplePosition position;   // in the training data, after `step`
   std::string best;          // what the run knows of its best evaluation (app/run/best.h)
+  ClassNameLists class_names;
 };
 
 // What each rank keeps for itself, of all ranks (app/checkpoint/rank_states.h).

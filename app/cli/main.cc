@@ -74,6 +74,7 @@ class CommandLine {
     AddConfig();
     AddSample();
     AddEval();
+    AddPredict();
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);
@@ -231,21 +232,55 @@ class CommandLine {
     CLI::App* sample = app_.add_subcommand("sample", "Continue a text with a trained model");
     AddCheckpointFlags(sample, &checkpoint_);
     sample->option_defaults()->always_capture_default();
-    sample->add_option("--prompt", checkpoint_.prompt, "Text to continue")->type_name("TEXT");
-    sample->add_option("--bytes", checkpoint_.bytes, "Bytes to generate")
+    sample
+        ->add_option("--prompt", checkpoint_.prompt,
+                     "Text to continue; of a model of tokens, their numbers")
+        ->type_name("TEXT");
+    sample->add_option("--bytes,--tokens", checkpoint_.count, "So many bytes or tokens to generate")
         ->check(CLI::Range(1, 1000000));
-    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest byte")
+    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest")
         ->check(CLI::Range(0.0, 100.0));
-    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many bytes; 0: all")
-        ->check(CLI::Range(0, 256));
+    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many; 0: all")
+        ->check(CLI::Range(0, 1 << 30));
     sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text");
     sample->callback([this] { code_ = SampleCommand(checkpoint_, environment_); });
   }
 
   void AddEval() {
-    CLI::App* eval = app_.add_subcommand("eval", "Evaluate a trained model on its held-out data");
+    CLI::App* eval = app_.add_subcommand("eval", "Evaluate a trained model, on its held-out data");
     AddCheckpointFlags(eval, &checkpoint_);
+    AddDataFlags(eval, &checkpoint_, {"held_out", "train"});
+    eval->add_option("-n,--ranks", checkpoint_.launch.world_size, "Number of ranks on this machine")
+        ->check(CLI::Range(1, 4096));
+    command::AddLauncher(eval, &checkpoint_.launch);
+    eval->add_flag("--json", checkpoint_.json, "All figures as one JSON object");
     eval->callback([this] { code_ = EvalCommand(checkpoint_, environment_); });
+  }
+
+  void AddPredict() {
+    CLI::App* predict = app_.add_subcommand("predict", "Write what a trained model says of data");
+    AddCheckpointFlags(predict, &predict_);
+    AddDataFlags(predict, &predict_, {"all", "held_out"});
+    predict->add_option("--top", predict_.top, "So many classes for each sample")
+        ->check(CLI::Range(1, 1000000));
+    predict->add_flag("--outputs", predict_.outputs, "Also the outputs (logits), in JSON");
+    predict->add_option("--format", predict_.format, "npy: the outputs as they are")
+        ->check(CLI::IsMember({"json", "csv", "npy"}));
+    predict->add_option("--out", predict_.out, "File to write; without it, standard output")
+        ->type_name("FILE");
+    predict->callback([this] { code_ = PredictCommand(predict_, environment_); });
+  }
+
+  // `splits`: the first is the default.
+  void AddDataFlags(CLI::App* app, CheckpointFlags* flags, std::vector<std::string> splits) {
+    flags->split = splits[0];
+    app->add_option(
+           "--data", flags->data,
+           "Other data: a block, as 'mnist { ... }', or the path of other data of the kind")
+        ->type_name("DATA");
+    app->add_option("--split", flags->split, "Which samples of it")
+        ->check(CLI::IsMember(std::move(splits)))
+        ->capture_default_str();
   }
 
   const command::Environment& environment_;
@@ -255,7 +290,7 @@ class CommandLine {
   command::PluginFlags plugins_;
   std::string plugin_name_, plugin_kind_, plugin_file_;
   command::ConfigFlags config_;
-  CheckpointFlags checkpoint_;
+  CheckpointFlags checkpoint_, predict_;
   int code_ = 0;
 };
 

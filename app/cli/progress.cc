@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/plugins/roles.h"
+#include "app/run/evaluation.h"
 
 namespace engine::cli {
 namespace {
@@ -99,8 +100,8 @@ Status Progress::OnEvaluation(const train::EvaluationReport& report) {
   ENGINE_RETURN_IF_ERROR(Tell([&](run::MetricsSink& sink) { return sink.Write(report); }));
   if (!prints_) return {};
   ClearLine();
-  Print("step {}  held-out loss {:.4f}  accuracy {:.2f} %  ({} targets in {:.1f} s)\n", report.step,
-        report.loss, 100 * report.accuracy, report.targets, report.seconds);
+  Print("step {}  held-out {}  ({} targets in {:.1f} s)\n", report.step, run::Describe(report),
+        report.targets, report.seconds);
   return {};
 }
 

@@ -164,6 +164,7 @@ class Reader {
         }
         break;
       case OptionType::kLayers: {
+        if (!plugins::IsRequired(spec) && block.Size(field) == 0) break;
         const auto list = std::make_shared<LayerList>();
         list->layers = ReadLayers(block, field, list.get());
         value.layers = std::shared_ptr<const std::vector<LayerSpec>>(list, &list->layers);

@@ -12,8 +12,10 @@
 namespace engine::run {
 namespace {
 
-std::vector<std::pair<std::string, double>> FiguresOf(const train::EvaluationReport& report) {
-  return {{"loss", report.loss}, {"accuracy", report.accuracy}};
+std::vector<train::Metric> FiguresOf(const train::EvaluationReport& report) {
+  std::vector<train::Metric> figures = report.metrics;
+  figures.insert(figures.begin(), {"loss", report.loss});
+  return figures;
 }
 
 }  // namespace

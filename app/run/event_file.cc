@@ -7,8 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <initializer_list>
-#include <utility>
+#include <vector>
 
 #include "app/run/event.pb.h"
 
@@ -37,9 +36,7 @@ std::string LittleEndian(Number number) {
   return bytes;
 }
 
-using Scalars = std::initializer_list<std::pair<std::string, double>>;
-
-std::string Serialized(int64_t step, const Scalars& scalars) {
+std::string Serialized(int64_t step, const std::vector<train::Metric>& scalars) {
   proto::Event event;
   event.set_wall_time(SecondsSince1970());
   event.set_step(step);
@@ -99,8 +96,9 @@ Status EventFile::Write(const train::StepReport& report) {
 }
 
 Status EventFile::Write(const train::EvaluationReport& report) {
-  return WriteRecord(Serialized(
-      report.step, {{"held_out/loss", report.loss}, {"held_out/accuracy", report.accuracy}}));
+  std::vector<train::Metric> scalars = {{"held_out/loss", report.loss}};
+  for (const auto& [name, value] : report.metrics) scalars.push_back({"held_out/" + name, value});
+  return WriteRecord(Serialized(report.step, scalars));
 }
 
 Status EventFile::WritePluginMetric(int64_t step, int32_t /*rank*/, std::string_view name,

@@ -56,9 +56,12 @@ Status MetricsFile::Write(const train::StepReport& report) {
 }
 
 Status MetricsFile::Write(const train::EvaluationReport& report) {
-  const Json line = {{"event", "evaluation"},     {"step", report.step},
-                     {"loss", report.loss},       {"accuracy", report.accuracy},
-                     {"targets", report.targets}, {"seconds", report.seconds}};
+  Json line = {{"event", "evaluation"},
+               {"step", report.step},
+               {"loss", report.loss},
+               {"targets", report.targets},
+               {"seconds", report.seconds}};
+  for (const auto& [name, value] : report.metrics) line[name] = value;
   return WriteLine(line.dump());
 }
 

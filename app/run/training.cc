@@ -15,6 +15,7 @@
 #include "app/run/answers.h"
 #include "app/run/best.h"
 #include "app/run/checkpoint_wait.h"
+#include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
@@ -140,7 +141,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
-      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+      Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
   return observer.OnText("", text);
 }
 
@@ -182,7 +183,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
   const auto best = std::make_shared<Best>(config.best(), observer);
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
-  train::BatchSource* const source = dataset.get();
+  data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
       .data = std::move(dataset),
       .build_graph = [&](const DatasetInfo& data, int64_t samples,
@@ -195,17 +196,27 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
           [&, resume, source, best](exec::Executor& executor, const train::RunState& now) {
             return BeginRun(resume, config, rank, source->info(), executor, now, *best);
           },
+      .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
+                      const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
+        ENGINE_ASSIGN_OR_RETURN(
+            const Evaluation done,
+            Evaluate(executor.memory(), data, batches,
+                     {.loss = LossOf(run.plugins.model), .max_samples = run.train.evaluate_samples},
+                     SumByTransfers(executor, rank.info)));
+        return done.report;
+      },
       .judge = nullptr,
       .check = MakeReplicaCheck(run, rank),
       .observer = *best,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty() || !output.best_checkpoint.empty()) {
-    parts.save = [&, best](const exec::Executor& executor, const train::RunState& now,
-                           bool is_best) {
+    parts.save = [&, source, best](const exec::Executor& executor, const train::RunState& now,
+                                   bool is_best) -> Status {
       const std::string& path = is_best ? output.best_checkpoint : output.checkpoint;
-      return path.empty() ? Status()
-                          : Save(path, is_best ? 1 : output.keep_checkpoints, executor, rank,
-                                 InfoOf(run, rank.info, now, *best), observer);
+      if (path.empty()) return {};
+      checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now, *best);
+      info.class_names = source->class_names();
+      return Save(path, is_best ? 1 : output.keep_checkpoints, executor, rank, info, observer);
     };
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {

@@ -138,7 +138,12 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
     return RunOnHosts(CommandOfALinkedRank(environment.binary), link, environment,
                       /*timeout_s=*/3600);
   }
-  const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  if (plan.ok() && plan->mode == launch::LaunchPlan::Mode::kSpawn && flags.launch.world_size == 0) {
+    launch::LaunchFlags two = flags.launch;  // one alone has nothing to do
+    two.world_size = 2;
+    plan = launch::ResolveLaunch(two, environment.variables);
+  }
   if (!plan.ok()) return command::ReportError(plan.status());
   const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
@@ -185,7 +190,9 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
   AddSideFlags(collectives, "a", &flags->a_more, false);
   AddSideFlags(collectives, "b", &flags->b_more, false);
   command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
-  collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
+  collectives
+      ->add_option("-n,--ranks", flags->launch.world_size,
+                   "Number of ranks on this machine; 2 if nobody says")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
   command::AddLauncher(collectives, &flags->launch);
   command::AddAccessFlags(collectives, &flags->launch.key_file, &flags->launch.insecure);

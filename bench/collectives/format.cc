@@ -38,6 +38,10 @@ std::string TimingColumns(const Timing& timing) {
 }
 
 std::string RatioColumns(const Ratio& ratio) {
+  if (HasFewPairs(ratio)) {
+    return fmt::format("  {:6.2f}x  none of {} pairs: more --blocks", ratio.estimate,
+                       ratio.by_pair.size());
+  }
   return fmt::format("  {:6.2f}x  {:.2f} to {:.2f}  {}", ratio.estimate, ratio.low, ratio.high,
                      Name(Judge(ratio)));
 }
@@ -92,14 +96,16 @@ std::string TableFoot(const SweepRequest& request, const SweepResult& result) {
   if (request.contenders.size() != 2) return "";
   int counts[3] = {}, compared = 0;
   for (const SweepRow& row : result.rows) {
-    if (!row.ratio[kInPlace]) continue;
+    if (!row.ratio[kInPlace] || HasFewPairs(*row.ratio[kInPlace])) continue;
     ++counts[static_cast<int>(Judge(*row.ratio[kInPlace]))];
     ++compared;
   }
   const auto count = [&](Conclusion conclusion) { return counts[static_cast<int>(conclusion)]; };
-  return fmt::format("Of {} sizes B is faster at {}, slower at {}, not separable at {}\n", compared,
-                     count(Conclusion::kFaster), count(Conclusion::kSlower),
-                     count(Conclusion::kNotSeparable));
+  return fmt::format(
+      "B over A is the mean over pairs of turns that follow each other; the columns are over all "
+      "turns\nOf {} sizes B is faster at {}, slower at {}, not separable at {}\n",
+      compared, count(Conclusion::kFaster), count(Conclusion::kSlower),
+      count(Conclusion::kNotSeparable));
 }
 
 std::string NcclHead(const SweepRequest& request, const SweepConditions& conditions,

@@ -113,4 +113,10 @@ std::string ConclusionText(const Ratio& ratio) {
          " than A (95 % interval " + interval + ")";
 }
 
+std::string UnseenDifference(const Ratio& ratio) {
+  const double reach = ratio.high / ratio.estimate;
+  if (!(reach < kMaxPrinted)) return "no difference would have been seen";
+  return fmt::format("a difference below {:.2g} % would not have been seen", 100 * (reach - 1));
+}
+
 }  // namespace engine::bench

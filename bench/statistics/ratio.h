@@ -5,6 +5,7 @@
 // their mean. The estimate is the geometric mean over pairs of median(A) / median(B).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,6 +34,12 @@ struct BootstrapOptions {
 // sides, all of them above 0.
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options);
 
+// Of fewer pairs an interval says little but that they are few: Student's t of 2 pairs is 12.7.
+constexpr size_t kFewPairs = 4;
+inline bool HasFewPairs(const Ratio& ratio) {
+  return ratio.by_pair.size() < kFewPairs;
+}
+
 enum class Conclusion { kFaster, kSlower, kNotSeparable };
 constexpr const char* Name(Conclusion conclusion) {
   constexpr const char* kNames[] = {"faster", "slower", "not separable"};
@@ -45,5 +52,8 @@ Conclusion Judge(const Ratio& ratio);
 // "B is 1.27x faster than A (95 % interval 1.24 to 1.30)", "B is 1.10x slower than A (...)",
 // "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)".
 std::string ConclusionText(const Ratio& ratio);
+
+// What the interval is too wide for: "a difference below 3.1 % would not have been seen".
+std::string UnseenDifference(const Ratio& ratio);
 
 }  // namespace engine::bench

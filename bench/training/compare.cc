@@ -157,7 +157,8 @@ Conditions GetConditions(const TrainResult& result) {
 
 std::string ControlInWords(const Ratio& ratio) {
   if (Judge(ratio) == Conclusion::kNotSeparable) {
-    return "control passed: A against itself is " + ConclusionText(ratio);
+    return "control passed: A against itself is " + ConclusionText(ratio) +
+           "; " + UnseenDifference(ratio);
   }
   return "control failed: A against itself, yet " + ConclusionText(ratio) +
          "; the machine was not steady, so take no conclusion from it as it is (more --blocks, "

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/train/evaluate.h"
-
 namespace engine::train {
 namespace {
 
@@ -198,7 +196,7 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
   const exec::StepStatistics& statistics = result.statistics;
   if (check_ != nullptr) ENGINE_RETURN_IF_ERROR(check_->Conclude(statistics.marks));
   if (!std::isfinite(statistics.loss_sum)) return Diverged(report, config_.train);
-  const double count = std::max(statistics.count, 1.0f);
+  const double count = statistics.count > 0 ? statistics.count : 1;
   report.loss = statistics.loss_sum / count;
   report.accuracy = statistics.correct / count;
   report.seconds = result.seconds;
@@ -228,8 +226,7 @@ Status Trainer::Evaluate(int64_t step) {
     batches.world_size = 1;
   }
   ENGINE_ASSIGN_OR_RETURN(EvaluationReport report,
-                          EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(),
-                                        *parts_.data, batches, config_.train.evaluate_samples));
+                          parts_.evaluate(*executor_, *parts_.data, batches));
   report.step = step;
   const bool reports = rank_.info.rank == 0 && report.targets > 0;
   if (reports) ENGINE_RETURN_IF_ERROR(parts_.observer.OnEvaluation(report));

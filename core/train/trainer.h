@@ -47,6 +47,11 @@ struct TrainerParts {
   // the others: waits until rank 0 has done so. `best`: beside the checkpoint that a run goes on from. Null,
   // on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now, bool best)> save;
+  // Measures the model on what is requested of `data`, together with the other ranks of the request, all
+  // of which get the same report. No targets in it: there is nothing to evaluate on.
+  std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
+                                         const BatchRequest& batches)>
+      evaluate;
   // What rank 0 thinks of the evaluation that the observer was told last. Null, on all ranks alike: nothing.
   std::function<Result<Judgement>()> judge;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all

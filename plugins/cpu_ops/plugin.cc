@@ -36,6 +36,10 @@ constexpr kit::OpEntry<OpContext> kOps[] = {
     {"avg_pool", &kMakeAvgPool},
     {"global_avg_pool", &kMakeGlobalAvgPool},
     {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
+    {"mean_squared_error", &kMakeMeanSquaredError},
+    {"mean_absolute_error", &kMakeMeanAbsoluteError},
+    {"huber", &kMakeHuber},
+    {"binary_cross_entropy", &kMakeBinaryCrossEntropy},
     {"accumulate", &kMakeAdd},
 };
 

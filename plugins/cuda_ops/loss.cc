@@ -5,6 +5,7 @@
 #include "kernels/loss.h"
 
 #include "cuda_op.h"
+#include "kit/loss_shapes.h"
 
 namespace engine::cuda_ops {
 namespace {
@@ -14,7 +15,7 @@ class SoftmaxCrossEntropyOp final : public CudaOp {
   using CudaOp::CudaOp;
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
+    ENGINE_RETURN_IF_ERROR(kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)).status());
     const int64_t rows = inputs[kTargets].shape.Count();
     signature->saved_bytes = rows * static_cast<int64_t>(sizeof(float));
     signature->workspace_bytes = rows * static_cast<int64_t>(sizeof(RowLoss));

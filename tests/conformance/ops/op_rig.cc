@@ -44,7 +44,12 @@ Fed::Fed(const std::string& path, const OpSample& of, const Settings& settings)
 void Fed::Feed(int64_t samples) {
   Domain domain;
   if (sample.op == "embedding") domain.end = std::stoll(sample.attributes.at("vocabulary"));
-  if (op.signature.is_loss != 0) domain = {.smallest = -1, .end = sample.inputs[0].shape[-1]};
+  if (sample.op == "softmax_cross_entropy") {
+    domain.smallest = sample.attributes.contains("ignore_index") ? 0 : -1;
+    domain.end = sample.inputs[0].shape[-1];
+  }
+  // Weights are not negative.
+  domain.positive = op.signature.is_loss != 0 && sample.inputs.size() > 2;
   problem = MakeProblem(sample, domain, op, samples, kSeed);
 }
 

@@ -29,23 +29,6 @@ Values Norm(Inputs inputs, const Options& attributes) {
   return ReferenceNorm(inputs, Statistics(inputs[0], kOf), attributes.Float("epsilon"));
 }
 
-Values Loss(Inputs inputs, const Options&) {
-  const int64_t width = inputs[0].width();
-  Values y = {0, 0, 0};
-  for (size_t row = 0; row < inputs[1].values.size(); ++row) {
-    const auto target = static_cast<int64_t>(inputs[1].values[row]);
-    if (target < 0) continue;
-    const double* const x = inputs[0].values.data() + static_cast<int64_t>(row) * width;
-    const double* const largest = std::max_element(x, x + width);
-    double sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += std::exp(x[i] - *largest);
-    y[0] += *largest + std::log(sum) - x[target];
-    y[1] += 1;
-    y[2] += largest - x == target ? 1 : 0;
-  }
-  return y;
-}
-
 uint64_t Finalise(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
@@ -176,7 +159,11 @@ Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
       {"dropout", Dropout},
       {"embedding", Embedding},
       {"attention", Attention},
-      {"softmax_cross_entropy", Loss},
+      {"softmax_cross_entropy", ReferenceSoftmaxCrossEntropy},
+      {"mean_squared_error", ReferenceMeanSquaredError},
+      {"mean_absolute_error", ReferenceMeanAbsoluteError},
+      {"huber", ReferenceHuber},
+      {"binary_cross_entropy", ReferenceBinaryCrossEntropy},
       {"conv2d", ReferenceConv2d},
       {"max_pool", ReferenceMaxPool},
       {"avg_pool", ReferenceAvgPool},

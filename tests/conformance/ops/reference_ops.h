@@ -49,4 +49,11 @@ Values ReferenceAvgPool(Inputs inputs, const Options& attributes);
 Values ReferenceGlobalAvgPool(Inputs inputs, const Options& attributes);
 Values ReferenceToChannelsLast(Inputs inputs, const Options& attributes);
 
+// In reference_losses.cc:
+Values ReferenceSoftmaxCrossEntropy(Inputs inputs, const Options& attributes);
+Values ReferenceMeanSquaredError(Inputs inputs, const Options& attributes);
+Values ReferenceMeanAbsoluteError(Inputs inputs, const Options& attributes);
+Values ReferenceHuber(Inputs inputs, const Options& attributes);
+Values ReferenceBinaryCrossEntropy(Inputs inputs, const Options& attributes);
+
 }  // namespace engine::test

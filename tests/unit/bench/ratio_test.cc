@@ -118,6 +118,9 @@ TEST(ConclusionText, SaysWhichIsFaster) {
             "B is 1.004x faster than A (95 % interval 1.001 to 1.007)");
   EXPECT_EQ(ConclusionText({.estimate = 1.004, .low = 0.98, .high = 1.03}),
             "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)");
+  EXPECT_EQ(UnseenDifference({.estimate = 1, .low = 1 / 1.031, .high = 1.031}),
+            "a difference below 3.1 % would not have been seen");
+  EXPECT_EQ(UnseenDifference(EstimateRatio({{{1}, {1}}}, {})), "no difference would have been seen");
   EXPECT_THAT(ConclusionText({.estimate = 1, .low = 1, .high = 1}), HasSubstr("not separable"));
 }
 

@@ -25,7 +25,9 @@ class Nobody final : public RunObserver {
 std::string Judged(Best& best, const std::vector<double>& losses, int64_t step = 0) {
   std::string text;
   for (const double loss : losses) {
-    EXPECT_THAT(best.OnEvaluation({.step = step += 10, .loss = loss, .accuracy = -loss}), IsOk());
+    EXPECT_THAT(
+        best.OnEvaluation({.step = step += 10, .loss = loss, .metrics = {{"accuracy", -loss}}}),
+        IsOk());
     const train::Judgement judgement = ValueOf(best.Judge());
     text += judgement.keep ? "k" : judgement.end ? "e" : "-";
   }
