@@ -156,7 +156,9 @@ struct WeightPart {
 // that meet all of its taps are taken together.
 void AddRow(const ConvGeometry& conv, const ConvWeightPass::Call& call, const WeightPart& part,
             int64_t h, int64_t row_tap) noexcept {
-  const auto& [window, input, output, channels] = conv;
+  const kit::PlaneWindow& window = conv.window;
+  const Plane &input = conv.input, &output = conv.output;
+  const int64_t channels = conv.groups;
   const int64_t kernel = window.columns.kernel;
   const int64_t y =
       h / output.height * input.height + window.rows.InputOf(h % output.height, row_tap);
