@@ -6,7 +6,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "app/checkpoint/atomic_file.h"
 #include "app/checkpoint/checkpoint.h"
@@ -14,6 +16,7 @@
 #include "app/launch/agree.h"
 #include "app/launch/log.h"
 #include "app/run/evaluation.h"
+#include "app/run/export.h"
 #include "app/run/generate.h"
 #include "app/run/predict.h"
 #include "app/run/trained_model.h"
@@ -49,9 +52,10 @@ std::string WithData(const std::string& config, const std::string& data,
 using Body = std::function<Status(const checkpoint::OpenedCheckpoint&, const config::Config&,
                                   base::RankContext&)>;
 
-// Ranks of this command need no communication, whatever the run used.
+// Ranks of this command need no communication, whatever the run used. `plugins` take the place of
+// those of the run.
 int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& environment,
-                   const Body& body) {
+                   const Body& body, const std::vector<std::string>& plugins = {}) {
   auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return command::ReportError(plan.status());
   const bool alone = plan->mode == launch::LaunchPlan::Mode::kSpawn && plan->info.world_size == 1;
@@ -64,7 +68,8 @@ int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& env
   const auto config = command::LoadConfig({.text = text,
                                            .origin = "configuration in " + flags.file,
                                            .is_data = true,
-                                           .overrides = overrides},
+                                           .overrides = overrides,
+                                           .plugins = plugins},
                                           flags.plugin, environment);
   if (!config.ok()) return command::ReportError(config.status());
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
@@ -249,6 +254,30 @@ int PredictCommand(CheckpointFlags flags, const command::Environment& environmen
                                               : run::PredictionFormat::kJson};
         return WritePredictions(flags, model, checkpoint.info.class_names, batches, options);
       });
+}
+
+int ExportCommand(const CheckpointFlags& flags, const command::Environment& environment) {
+  const run::ExportFiles files{.safetensors = flags.safetensors,
+                               .onnx = flags.onnx,
+                               .batch = flags.batch == "dynamic" ? 0 : std::stoll(flags.batch),
+                               .fold_batch_norm = flags.fold};
+  if (files.safetensors.empty() && files.onnx.empty()) {
+    return command::ReportError(
+        Status::Error(StatusCode::kConfig,
+                      "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
+  }
+  const Body body = [&](const checkpoint::OpenedCheckpoint& checkpoint,
+                        const config::Config& config, base::RankContext& rank) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                            run::ExportModel(checkpoint, config, rank, files));
+    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
+    for (const std::string& file : {files.safetensors, files.onnx}) {
+      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
+    }
+    return {};
+  };
+  // Ops only say what shapes they make: those of the CPU do on any machine.
+  return WithCheckpoint(Alone(flags), environment, body, {"cpu_ops", "null"});
 }
 
 }  // namespace engine::cli

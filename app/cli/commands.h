@@ -44,6 +44,9 @@ struct CheckpointFlags {
   std::string out;
   int64_t top = 1;
   bool outputs = false;
+  std::string safetensors, onnx;  // these of export
+  std::string batch = "dynamic";
+  bool fold = false;
   std::string prompt;  // these of sample
   int64_t bytes = 300;
   double temperature = 0.8;
@@ -64,5 +67,6 @@ int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environ
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int PredictCommand(CheckpointFlags flags, const command::Environment& environment);
+int ExportCommand(const CheckpointFlags& flags, const command::Environment& environment);
 
 }  // namespace engine::cli
