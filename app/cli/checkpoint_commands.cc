@@ -1,7 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -27,56 +31,64 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The configuration of a checkpoint, as Config::Print writes it, with other data: the text of a block
-// in the place of its own, or a path for the dataset that it names.
-std::string WithData(const std::string& config, const std::string& data,
-                     std::vector<std::string>* overrides) {
-  if (data.empty()) return config;
-  const std::string head = "data {\n", whole = "\n" + config;
-  const size_t begin = whole.find("\n" + head), end = whole.find("\n}\n", begin);
-  if (begin == whole.npos || end == whole.npos) return config + "\ndata { " + data + " }\n";
-  if (data.find('{') != data.npos) {
-    return whole.substr(1, begin) + "data { " + data + " }\n" + whole.substr(end + 3);
-  }
-  const std::string block = whole.substr(begin + head.size(), end - begin - head.size());
-  for (size_t at = block.find("\n  "); at != block.npos; at = block.find("\n  ", at + 1)) {
-    const std::string word = block.substr(at + 3, block.find_first_of(" :\n", at + 3) - at - 3);
-    const bool is_block = block.compare(at + 3 + word.size(), 2, " {") == 0;
-    if (is_block && !word.empty() && word != "augment") {
-      overrides->push_back("data." + word + ".path=" + data);
-    }
-  }
-  return config;
+// The configuration of a checkpoint, as Config::Print writes it, with another data block.
+std::string WithData(const std::string& config, const std::string& data) {
+  const std::string whole = "\n" + config, block = "data { " + data + " }\n";
+  const size_t begin = whole.find("\ndata {\n"), end = whole.find("\n}\n", begin);
+  if (begin == whole.npos || end == whole.npos) return config + "\n" + block;
+  return whole.substr(1, begin) + block + whole.substr(end + 3);
 }
 
-using Body = std::function<Status(const checkpoint::OpenedCheckpoint&, const config::Config&,
-                                  base::RankContext&)>;
+// That of `flags`: with its data block, or with a path for the dataset that the checkpoint names. Where
+// data to train on and to evaluate on can be given apart it is the latter, so that classes and means are
+// those of the former, and the only samples that count.
+Result<config::Config> LoadConfig(const std::string& text, CheckpointFlags* flags,
+                                  const command::Environment& environment) {
+  const bool is_block = flags->data.find('{') != std::string::npos;
+  const auto load = [&](const std::vector<std::string>& overrides) {
+    return command::LoadConfig({.text = is_block ? WithData(text, flags->data) : text,
+                                .origin = "configuration in " + flags->file,
+                                .is_data = true,
+                                .overrides = overrides,
+                                .plugins = flags->plugins},
+                               flags->plugin, environment);
+  };
+  auto config = load(flags->overrides);
+  if (!config.ok() || is_block || flags->data.empty()) return config;
+  const plugin::PluginEntry& dataset = config->run().plugins.dataset.entry;
+  for (const char* key : {"eval_path", "path"}) {
+    const auto is_key = [&](const OptionSpec& option) { return option.name.view() == key; };
+    if (std::ranges::none_of(dataset.options, is_key)) continue;
+    if (std::string_view(key) == "eval_path") flags->split = "held_out";
+    std::vector<std::string> overrides = flags->overrides;
+    overrides.push_back("data." + dataset.name + "." + key + "=" + flags->data);
+    return load(overrides);
+  }
+  return Status::Error(StatusCode::kConfig,
+                       "--data %s: the data of the checkpoint, '%s', is no single path: give a "
+                       "block, --data '%s { ... }'",
+                       flags->data.c_str(), dataset.name.c_str(), dataset.name.c_str());
+}
 
-// Ranks of this command need no communication, whatever the run used. `plugins` take the place of
-// those of the run.
-int WithCheckpoint(const CheckpointFlags& flags, const command::Environment& environment,
-                   const Body& body, const std::vector<std::string>& plugins = {}) {
+using Body = std::function<Status(const CheckpointFlags&, const checkpoint::OpenedCheckpoint&,
+                                  const config::Config&, base::RankContext&)>;
+
+// Ranks of this command need no communication, whatever the run used.
+int WithCheckpoint(CheckpointFlags flags, const command::Environment& environment,
+                   const Body& body) {
   auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return command::ReportError(plan.status());
   const bool alone = plan->mode == launch::LaunchPlan::Mode::kSpawn && plan->info.world_size == 1;
   if (alone) plan->mode = launch::LaunchPlan::Mode::kThreads;
   const auto checkpoint = checkpoint::OpenCheckpoint(flags.file);
   if (!checkpoint.ok()) return command::ReportError(checkpoint.status());
-  std::vector<std::string> overrides;
-  const std::string text = WithData(checkpoint->info.config, flags.data, &overrides);
-  overrides.insert(overrides.end(), flags.overrides.begin(), flags.overrides.end());
-  const auto config = command::LoadConfig({.text = text,
-                                           .origin = "configuration in " + flags.file,
-                                           .is_data = true,
-                                           .overrides = overrides,
-                                           .plugins = plugins},
-                                          flags.plugin, environment);
+  const auto config = LoadConfig(checkpoint->info.config, &flags, environment);
   if (!config.ok()) return command::ReportError(config.status());
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
     if (alone) command::EndAtFirstSignal();
     rank.log = launch::MemberLog(rank.info);
     ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "checkpoint", checkpoint->digest));
-    return body(*checkpoint, *config, rank);
+    return body(flags, *checkpoint, *config, rank);
   });
   return command::ReportOutcome(outcome, alone);
 }
@@ -199,26 +211,46 @@ Status WritePredictions(const CheckpointFlags& flags, run::TrainedModel& model,
   return file->Commit();
 }
 
+// Of a model of tokens: numbers come and go, those of the prompt first.
+Status SampleTokens(exec::ModelMemory& memory, const std::string& prompt,
+                    const run::GenerateOptions& options) {
+  std::vector<int32_t> tokens;
+  const char* at = prompt.c_str();
+  while (*(at += std::strspn(at, ", ")) != '\0') {
+    char* end = nullptr;
+    const long number = std::strtol(at, &end, 10);  // NOLINT(google-runtime-int)
+    if (end == at || number < 0 || number > INT32_MAX) break;
+    tokens.push_back(static_cast<int32_t>(number));
+    at = end;
+  }
+  if (*at != '\0' || tokens.empty()) {
+    return Status::Error(StatusCode::kConfig,
+                         "a model of tokens continues their numbers: --prompt '464 3290'");
+  }
+  ENGINE_RETURN_IF_ERROR(run::GenerateTokens(memory, options, &tokens));
+  fmt::print("{}\n", fmt::join(tokens, " "));
+  return {};
+}
+
 }  // namespace
 
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment) {
   return WithCheckpoint(
       Alone(flags), environment,
-      [&](const checkpoint::OpenedCheckpoint& checkpoint, const config::Config& config,
-          base::RankContext& rank) -> Status {
+      [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
+         const config::Config& config, base::RankContext& rank) -> Status {
         // What a sample is follows from the configuration alone: the text itself need not be there.
         ENGINE_ASSIGN_OR_RETURN(
             const run::TrainedModel model,
             run::LoadModel(checkpoint, config, rank, {.samples = 1, .reads_data = false}));
-        if (!run::IsText(model.data->info())) {
-          return Status::Error(StatusCode::kConfig,
-                               "%s was not trained on text, so it cannot continue one",
-                               flags.file.c_str());
-        }
-        const run::GenerateOptions options{.bytes = flags.bytes,
+        const run::GenerateOptions options{.count = flags.count,
                                            .temperature = flags.temperature,
                                            .top_k = flags.top_k,
                                            .seed = flags.seed};
+        if (!run::IsText(model.data->info())) {
+          return SampleTokens(*model.memory, flags.prompt, options)
+              .WithContext("%s was not trained on bytes of text", flags.file.c_str());
+        }
         ENGINE_ASSIGN_OR_RETURN(const std::string text,
                                 run::Generate(*model.memory, flags.prompt, options));
         std::printf("%s%s\n", flags.prompt.c_str(), text.c_str());
@@ -227,7 +259,7 @@ int SampleCommand(const CheckpointFlags& flags, const command::Environment& envi
 }
 
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment) {
-  return WithCheckpoint(flags, environment, std::bind_front(EvaluateRank, std::cref(flags)));
+  return WithCheckpoint(flags, environment, EvaluateRank);
 }
 
 int PredictCommand(CheckpointFlags flags, const command::Environment& environment) {
@@ -236,8 +268,8 @@ int PredictCommand(CheckpointFlags flags, const command::Environment& environmen
                                                  "data.augment.crop_padding=0"});
   return WithCheckpoint(
       Alone(flags), environment,
-      [&](const checkpoint::OpenedCheckpoint& checkpoint, const config::Config& config,
-          base::RankContext& rank) -> Status {
+      [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
+         const config::Config& config, base::RankContext& rank) -> Status {
         const train::TrainOptions& train = config.run().train;
         const train::BatchRequest batches{.global_batch =
                                               train.SamplesAtOnce(train.GlobalBatch(1))};
@@ -256,7 +288,7 @@ int PredictCommand(CheckpointFlags flags, const command::Environment& environmen
       });
 }
 
-int ExportCommand(const CheckpointFlags& flags, const command::Environment& environment) {
+int ExportCommand(CheckpointFlags flags, const command::Environment& environment) {
   const run::ExportFiles files{.safetensors = flags.safetensors,
                                .onnx = flags.onnx,
                                .batch = flags.batch == "dynamic" ? 0 : std::stoll(flags.batch),
@@ -266,18 +298,22 @@ int ExportCommand(const CheckpointFlags& flags, const command::Environment& envi
         Status::Error(StatusCode::kConfig,
                       "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
   }
-  const Body body = [&](const checkpoint::OpenedCheckpoint& checkpoint,
-                        const config::Config& config, base::RankContext& rank) -> Status {
-    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
-                            run::ExportModel(checkpoint, config, rank, files));
-    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
-    for (const std::string& file : {files.safetensors, files.onnx}) {
-      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
-    }
-    return {};
-  };
   // Ops only say what shapes they make: those of the CPU do on any machine.
-  return WithCheckpoint(Alone(flags), environment, body, {"cpu_ops", "null"});
+  flags.plugins = {"cpu_ops", "null"};
+  return WithCheckpoint(Alone(flags), environment,
+                        [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
+                            const config::Config& config, base::RankContext& rank) -> Status {
+                          ENGINE_ASSIGN_OR_RETURN(
+                              const std::vector<std::string> notes,
+                              run::ExportModel(checkpoint, config, rank, files));
+                          for (const std::string& note : notes)
+                            fmt::print(stderr, "engine: {}\n", note);
+                          for (const std::string& file : {files.safetensors, files.onnx}) {
+                            if (!file.empty())
+                              fmt::print("step {}  {}\n", checkpoint.info.step, file);
+                          }
+                          return {};
+                        });
 }
 
 }  // namespace engine::cli

@@ -18,6 +18,7 @@
 #include "app/launch/log.h"
 #include "app/plugins/words.h"
 #include "bench/cli/command.h"
+#include "tools/report/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
 
@@ -77,6 +78,7 @@ class CommandLine {
     AddEval();
     AddPredict();
     AddExport();
+    report::AddReportCommand(app_, &code_);
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);
@@ -234,13 +236,16 @@ class CommandLine {
     CLI::App* sample = app_.add_subcommand("sample", "Continue a text with a trained model");
     AddCheckpointFlags(sample, &checkpoint_);
     sample->option_defaults()->always_capture_default();
-    sample->add_option("--prompt", checkpoint_.prompt, "Text to continue")->type_name("TEXT");
-    sample->add_option("--bytes", checkpoint_.bytes, "Bytes to generate")
+    sample
+        ->add_option("--prompt", checkpoint_.prompt,
+                     "Text to continue; of a model of tokens, their numbers")
+        ->type_name("TEXT");
+    sample->add_option("--bytes,--tokens", checkpoint_.count, "So many bytes or tokens to generate")
         ->check(CLI::Range(1, 1000000));
-    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest byte")
+    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest")
         ->check(CLI::Range(0.0, 100.0));
-    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many bytes; 0: all")
-        ->check(CLI::Range(0, 256));
+    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many; 0: all")
+        ->check(CLI::Range(0, 1 << 30));
     sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text");
     sample->callback([this] { code_ = SampleCommand(checkpoint_, environment_); });
   }

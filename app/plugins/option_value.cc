@@ -194,9 +194,14 @@ Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& p
       complete.push_back(std::move(published));
       continue;
     }
-    const Status checked = CheckOptionValue(*spec, *value);
-    if (!checked.ok()) return checked.WithContext("%s, %s", whose.c_str(), value->name.c_str());
     complete.push_back(*value);
+    OwnedOption& own = complete.back();
+    if (spec->type == OptionType::kInts && own.type == OptionType::kInt) {
+      own.type = OptionType::kInts;
+      own.integers = {own.integer};
+    }
+    const Status checked = CheckOptionValue(*spec, own);
+    if (!checked.ok()) return checked.WithContext("%s, %s", whose.c_str(), value->name.c_str());
   }
   for (const OwnedOption& attribute : given) {
     if (FindOption(complete, attribute.name) != complete.end()) continue;

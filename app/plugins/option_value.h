@@ -23,8 +23,8 @@ plugin::OwnedOption DefaultOf(const OptionSpec& spec);
 Status CheckOptionValue(const OptionSpec& spec, const plugin::OwnedOption& value);
 
 // All attributes that `plugin` publishes for `op`, or options of its own (""): as given, where the
-// first of a name counts, the others as published. kConfig when one is unknown, of another type, out
-// of its range.
+// first of a name counts and an int does for ints, the others as published. kConfig when one is
+// unknown, of another type, out of its range.
 Result<std::vector<plugin::OwnedOption>> CompleteAttributes(
     const plugin::PluginEntry& plugin, const std::string& op,
     const std::vector<plugin::OwnedOption>& given);

@@ -5,9 +5,20 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace engine::run {
+namespace {
+
+// Of this process; 0 where the system does not say.
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
 
 using Json = nlohmann::ordered_json;
 
@@ -50,7 +61,8 @@ Status MetricsFile::Write(const train::StepReport& report) {
                {"learning_rate", report.learning_rate},
                {"samples", report.samples},
                {"seconds", report.seconds},
-               {"communication_seconds", nullptr}};
+               {"communication_seconds", nullptr},
+               {"memory_bytes", ResidentBytes()}};
   if (report.communication_seconds) line["communication_seconds"] = *report.communication_seconds;
   return WriteLine(line.dump());
 }

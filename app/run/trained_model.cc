@@ -53,8 +53,10 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
   TrainedModel model;
   SetDeadlines(config.run().communication, rank);
   model.data = std::make_unique<data::DatasetSource>(config.run(), rank);
-  ENGINE_RETURN_IF_ERROR(use.reads_data ? OpenData(config, checkpoint, *model.data)
-                                        : model.data->Make());
+  if (!use.reads_data) ENGINE_RETURN_IF_ERROR(model.data->Make());
+  if (use.reads_data || model.data->info().inputs.empty()) {
+    ENGINE_RETURN_IF_ERROR(OpenData(config, checkpoint, *model.data));
+  }
   model.chosen = std::make_unique<plugin::PluginSelection>(config.plugins());
   model.chosen->communicator = model.chosen->optimizer = model.chosen->scheduler = {};
   model.chosen->hooks.clear();

@@ -25,7 +25,7 @@ struct TrainedModel {
 struct ModelUse {
   int64_t samples = 1;     // at most so many in a forward pass
   bool with_loss = false;  // else a graph for inference
-  bool reads_data = true;  // false: the data is asked what a sample is, and need not be there
+  bool reads_data = true;  // false: only if its options do not tell what a sample is
 };
 
 // All three arguments are borrowed. kMissingInput says how to name the data; kConfig when the data

@@ -140,7 +140,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
-      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+      Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
   return observer.OnText("", text);
 }
 

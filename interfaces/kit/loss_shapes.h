@@ -8,6 +8,8 @@
 // targets. A mean is the first number divided by the second.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/op.h"
@@ -82,15 +84,14 @@ inline Result<LossInputs> InferWeights(const Inference& op, int64_t targets,
 }
 
 inline Status CheckLossInputCount(const Inference& op, size_t most) noexcept {
-  const size_t count = op.inputs.size();
-  return count < 2 || count > most ? op.CheckInputCount(2) : Status();
+  return op.CheckInputCount(std::clamp<size_t>(op.inputs.size(), 2, most));
 }
 
-inline void FinishLoss(const Inference& op) noexcept {
+inline Status FinishLoss(const Inference& op) noexcept {
   AddOutput(op.signature, Shape{3}, 0);
-  // Backward reads the weights too.
-  op.Gradients(0b1, (1u << op.inputs.size()) - 1);
   op.signature->is_loss = 1;
+  // Backward reads the weights too.
+  return op.Gradients(0b1, (1u << op.inputs.size()) - 1);
 }
 
 // logits (..., V) and targets (...), int32
@@ -108,7 +109,7 @@ inline Result<LossInputs> InferSoftmaxCrossEntropy(const Inference& op) noexcept
   }
   ENGINE_ASSIGN_OR_RETURN(const LossInputs inputs,
                           InferWeights(op, rows.Count(), logits.shape[-1]));
-  FinishLoss(op);
+  ENGINE_RETURN_IF_ERROR(FinishLoss(op));
   return inputs;
 }
 
@@ -136,7 +137,7 @@ inline Result<LossInputs> InferElementLoss(const Inference& op, bool binary) noe
   }
   ENGINE_ASSIGN_OR_RETURN(const LossInputs inputs,
                           InferWeights(op, prediction.shape.Count(), /*classes=*/0));
-  FinishLoss(op);
+  ENGINE_RETURN_IF_ERROR(FinishLoss(op));
   return inputs;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,9 +15,13 @@
 
 namespace engine::kit {
 
-// Shorthands for attributes: Int("units", 128). `name` and `word` are borrowed.
+// Shorthands for attributes: Int("units", 128), also for a list of one. `name`, `word` and `list`
+// are borrowed.
 inline OptionValue Int(std::string_view name, int64_t value) noexcept {
   return {.name = name, .type = OptionType::kInt, .integer = value};
+}
+inline OptionValue Ints(std::string_view name, std::span<const int64_t> list) noexcept {
+  return {.name = name, .type = OptionType::kInts, .integers = list};
 }
 inline OptionValue Bool(std::string_view name, bool value) noexcept {
   return {.name = name, .type = OptionType::kBool, .integer = value ? 1 : 0};

@@ -13,15 +13,28 @@
 namespace engine::kit {
 
 constexpr double kMaxExtent = 1 << 30;
-constexpr double kMaxKernel = 15;
+constexpr double kMaxKernel = 256;
+constexpr double kMaxPadding = 4096;
 
+// Of a window over a plane.
 constexpr OptionSpec kKernel =
-    IntOption("kernel", "", 1, kMaxKernel, "height and width of the window");
+    IntsOption("kernel", "", 1, kMaxKernel,
+               "rows and columns of the window; here and below one number is for both");
+constexpr OptionSpec kStride =
+    IntsOption("stride", "1", 1, kMaxExtent, "positions between two windows");
+constexpr OptionSpec kDilation =
+    IntsOption("dilation", "1", 1, kMaxExtent, "positions between two taps of a window");
 constexpr OptionSpec kPoolStride =
-    IntOption("stride", "0", 0, kMaxExtent, "positions between two windows; 0: the kernel");
+    IntsOption("stride", "0", 0, kMaxExtent, "positions between two windows; 0: the kernel");
 constexpr OptionSpec kPoolPadding =
-    IntOption("padding", "0", 0, kMaxKernel - 1,
-              "positions around the plane that windows may reach; less than the kernel");
+    IntsOption("padding", "0", 0, kMaxPadding,
+               "positions around the plane that windows may reach, or of top, left, bottom, right");
+constexpr OptionSpec kCeil =
+    BoolOption("ceil", "false", "whether a last window may reach beyond the padding");
+constexpr OptionSpec kChannels = IntOption("channels", "", 1, kMaxExtent, "channels of the output");
+constexpr OptionSpec kGroups =
+    IntOption("groups", "1", 1, kMaxExtent,
+              "groups of channels that are apart; divides the channels of input and output");
 constexpr OptionSpec kBias = BoolOption("bias", "true", "whether a bias is added");
 constexpr OptionSpec kLossWeight =
     FloatOption("weight", "1", 0, 1e9, "factor of the loss, but not of its number of targets");
@@ -34,6 +47,8 @@ constexpr std::array kOpAttributes = {
     Attribute("linear",
               IntOption("units", "", 1, kMaxExtent, "size of the last dimension of the output")),
     Attribute("linear", kBias),
+    Attribute("linear", BoolOption("transposed", "false",
+                                   "whether the weight is (K, units); else (units, K)")),
     Attribute("linear",
               FloatOption("init_scale", "0", 0, 100,
                           "standard deviation of the initial weights, with a bias of 0; 0: weights "
@@ -58,24 +73,56 @@ constexpr std::array kOpAttributes = {
               IntOption("heads", "", 1, kMaxExtent, "number of heads; divides the width")),
     Attribute("attention", BoolOption("causal", "true",
                                       "whether a position sees only itself and those before it")),
-    Attribute("conv2d", IntOption("channels", "", 1, kMaxExtent, "channels of the output")),
+    Attribute("conv2d", kChannels),
     Attribute("conv2d", kKernel),
-    Attribute("conv2d", IntOption("stride", "1", 1, kMaxExtent, "positions between two windows")),
+    Attribute("conv2d", kStride),
     Attribute("conv2d",
-              IntOption("padding", "-1", -1, kMaxKernel - 1,
-                        "zeros on every side of the plane; -1: half the kernel, which with stride "
-                        "1 and an odd kernel keeps the size")),
+              IntsOption("padding", "-1", -1, kMaxPadding,
+                         "zeros around the plane, or at its top, left, bottom, right; -1: as many "
+                         "as keep the size with stride 1 and an odd kernel")),
+    Attribute("conv2d", kDilation),
+    Attribute("conv2d", kGroups),
     Attribute("conv2d", kBias),
     Attribute("conv2d",
               EnumOption("init", "uniform", "uniform|kaiming",
-                         "uniform: weights and bias in +-1/sqrt(K K inputs); kaiming: weights "
-                         "normal with variance 2 / (K K channels), bias 0")),
+                         "uniform: weights and bias in +-1/sqrt(fan-in); kaiming: weights normal "
+                         "with variance 2 / (taps channels), bias 0")),
+    Attribute("conv2d", EnumOption("layout", "hwio", "hwio|oihw",
+                                   "order of the weight's dimensions: rows, columns, inputs of a "
+                                   "group, channels, or as in PyTorch")),
+    Attribute("conv_transpose2d", kChannels),
+    Attribute("conv_transpose2d", kKernel),
+    Attribute("conv_transpose2d", kStride),
+    Attribute("conv_transpose2d",
+              IntsOption("padding", "0", 0, kMaxPadding,
+                         "what is cut off around the output, or at top, left, bottom, right")),
+    Attribute("conv_transpose2d", IntsOption("output_padding", "0", 0, kMaxPadding,
+                                             "rows, columns more at the bottom and the right")),
+    Attribute("conv_transpose2d", kDilation),
+    Attribute("conv_transpose2d", kGroups),
+    Attribute("conv_transpose2d", kBias),
     Attribute("max_pool", kKernel),
     Attribute("max_pool", kPoolStride),
     Attribute("max_pool", kPoolPadding),
+    Attribute("max_pool", kDilation),
+    Attribute("max_pool", kCeil),
     Attribute("avg_pool", kKernel),
     Attribute("avg_pool", kPoolStride),
     Attribute("avg_pool", kPoolPadding),
+    Attribute("avg_pool", kCeil),
+    Attribute("avg_pool",
+              BoolOption("count_padding", "true", "whether padding counts as zeros in the mean")),
+    Attribute("resize", IntsOption("size", "", 1, kMaxExtent, "rows, columns of the output")),
+    Attribute("resize",
+              FloatOption("scale", "2", 1e-3, 1e3, "of rows and columns, where no size is given")),
+    Attribute("resize", EnumOption("mode", "nearest", "nearest|bilinear", "what is between")),
+    Attribute("resize",
+              EnumOption("coordinates", "half_pixel", "half_pixel|asymmetric|align_corners",
+                         "where output i lies in the input: (i + 0.5) / scale - 0.5, i / scale, or "
+                         "with the first and the last in place")),
+    Attribute("group_norm", IntOption("groups", "", 1, kMaxExtent,
+                                      "groups of channels that are normalised together")),
+    Attribute("group_norm", kEpsilon),
     Attribute("softmax_cross_entropy",
               FloatOption("label_smoothing", "0", 0, 1,
                           "share of a target that is spread evenly over all classes")),
@@ -97,13 +144,18 @@ constexpr std::array kOpAttributes = {
     Attribute("binary_cross_entropy", kAuxiliary),
 };
 
-// `own`, then kOpAttributes.
-template <size_t kOwn>
-constexpr std::array<OptionSpec, kOwn + kOpAttributes.size()> WithOpAttributes(
-    const std::array<OptionSpec, kOwn>& own) noexcept {
-  std::array<OptionSpec, kOwn + kOpAttributes.size()> all;
-  for (size_t i = 0; i < kOwn; ++i) all[i] = own[i];
-  for (size_t i = 0; i < kOpAttributes.size(); ++i) all[kOwn + i] = kOpAttributes[i];
+// `own`, then kOpAttributes, then those of further headers (kArrayOpAttributes).
+template <size_t kOwn, size_t... kMore>
+constexpr auto WithOpAttributes(const std::array<OptionSpec, kOwn>& own,
+                                const std::array<OptionSpec, kMore>&... more) noexcept {
+  std::array<OptionSpec, kOwn + kOpAttributes.size() + (kMore + ... + 0)> all;
+  size_t count = 0;
+  const auto append = [&](const auto& list) {
+    for (const OptionSpec& spec : list) all[count++] = spec;
+  };
+  append(own);
+  append(kOpAttributes);
+  (append(more), ...);
   return all;
 }
 

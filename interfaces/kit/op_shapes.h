@@ -8,8 +8,10 @@
 // takes its batch in float32 as well.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 
 #include "engine/op.h"
@@ -25,6 +27,7 @@ struct Inference {
   DType activation;  // kFloat32 or kBFloat16
   Array<const TensorSpec> inputs;
   OpSignature* signature;
+  mutable size_t data_inputs = 0;  // as CheckInputCount was told
 
   bool IsActivation(size_t input) const noexcept { return inputs[input].dtype == activation; }
   // An activation, or a batch in float32.
@@ -32,8 +35,10 @@ struct Inference {
     return IsActivation(input) || inputs[input].dtype == DType::kFloat32;
   }
 
+  // Of data; what there is more are parameters (Gradients).
   Status CheckInputCount(size_t count) const noexcept {
-    return kit::CheckInputCount(name, inputs, count);
+    data_inputs = count;
+    return inputs.size() > count ? Status() : kit::CheckInputCount(name, inputs, count);
   }
   Status InputError(size_t index, const char* need) const noexcept {
     return kit::InputError(name, inputs, index, need);
@@ -82,23 +87,51 @@ struct Inference {
     kit::AddOutput(signature, shape, inputs[0].batched, activation);
   }
 
-  // Inputs with gradients, all of which Backward can add to, and what it reads.
-  void Gradients(uint32_t differentiable, uint32_t reads_inputs,
-                 uint32_t reads_outputs = 0) const noexcept {
+  // Ends Infer: inputs with gradients, all of which Backward can add to, and what it reads.
+  Status Gradients(uint32_t differentiable, uint32_t reads_inputs,
+                   uint32_t reads_outputs = 0) const noexcept {
     signature->differentiable_inputs = differentiable;
     signature->accumulates = differentiable;
     signature->backward_reads_inputs = reads_inputs;
     signature->backward_reads_outputs = reads_outputs;
+    return TakeGivenParameters();
   }
-  // Output 0 has the elements of input 0: its memory, too, when `view`.
-  void Passes(bool view) const noexcept {
-    Gradients(1, 0);
+  // Ends Infer where output 0 has the elements of input 0: its memory, too, when `view`.
+  Status Passes(bool view) const noexcept {
     signature->passes_gradient = view ? 1 : 0;
     signature->output_is_view_of = view ? 0 : -1;
+    return Gradients(1, 0);
+  }
+
+  // A model may give an op its parameters as further inputs: all of them, in the order and with the
+  // shapes that they have where the op makes them. As parameters follow data in every list, Forward
+  // and Backward do not see a difference. Buffers cannot be given.
+  Status TakeGivenParameters() const noexcept {
+    if (inputs.size() == data_inputs) return {};
+    const std::span made(signature->parameters, static_cast<size_t>(signature->parameter_count));
+    if (made.empty() || !std::ranges::all_of(made, &ParameterSpec::trained)) {
+      return kit::CheckInputCount(name, inputs, data_inputs);
+    }
+    if (inputs.size() != data_inputs + made.size()) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: got %zu inputs; it needs %zu, or %zu with its parameters", name,
+                           inputs.size(), data_inputs, data_inputs + made.size());
+    }
+    for (size_t i = 0; i < made.size(); ++i) {
+      const TensorSpec& given = inputs[data_inputs + i];
+      const TensorSpec own = {made[i].shape, made[i].dtype, 0};
+      if (given.dtype == own.dtype && given.shape == own.shape && given.batched == 0) continue;
+      char need[240];
+      snprintf(need, sizeof need, "the parameter '%s', %s without a batch", made[i].name.text,
+               SpecText(own).text);
+      return InputError(data_inputs + i, need);
+    }
+    signature->parameter_count = 0;
+    return {};
   }
 };
 
-// tokens (B, T) -> (B, T, width)
+// tokens (B, ...) -> (B, ..., width); of positions, the last dimension of tokens counts.
 struct EmbeddingAttributes {
   int64_t vocabulary, width, positions;
   float init_scale;
@@ -113,17 +146,20 @@ struct EmbeddingAttributes {
 inline Status InferEmbedding(const Inference& op, const EmbeddingAttributes& given) noexcept {
   ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   const TensorSpec& tokens = op.inputs[0];
-  if (tokens.dtype != DType::kInt32 || tokens.shape.ndim != 2) {
-    return op.InputError(0, "int32 (B, T)");
+  const int32_t ndim = tokens.shape.ndim;
+  if (tokens.dtype != DType::kInt32 || ndim < (given.positions > 0 ? 2 : 1) || ndim == kMaxDims) {
+    return op.InputError(0, given.positions > 0 ? "int32 (B, ..., T)" : "int32 (B, ...)");
   }
-  if (given.positions > 0 && tokens.shape[1] > given.positions) {
+  if (given.positions > 0 && tokens.shape[-1] > given.positions) {
     return Status::Error(StatusCode::kConfig,
                          "%s: samples of %lld tokens are longer than the %lld positions; raise "
                          "'positions' or shorten the samples",
-                         op.name, static_cast<long long>(tokens.shape[1]),
+                         op.name, static_cast<long long>(tokens.shape[-1]),
                          static_cast<long long>(given.positions));
   }
-  op.AddOutput(Shape{tokens.shape[0], tokens.shape[1], given.width});
+  Shape y = tokens.shape;
+  y.dims[y.ndim++] = given.width;
+  op.AddOutput(y);
   const auto add_table = [&](const FixedString<32>& name, int64_t rows) {
     ParameterSpec& table =
         op.AddParameter(name, Shape{rows, given.width}, Initializer::kNormal, given.init_scale);
@@ -132,19 +168,19 @@ inline Status InferEmbedding(const Inference& op, const EmbeddingAttributes& giv
   };
   add_table("weight", given.vocabulary);
   if (given.positions > 0) add_table("positions", given.positions);
-  op.Gradients(given.positions > 0 ? 0b110 : 0b10, 0b1);
-  return {};
+  return op.Gradients(given.positions > 0 ? 0b110 : 0b10, 0b1);
 }
 
-// x (..., K) -> (..., units); weight (units, K), bias (units).
+// x (..., K) -> (..., units); weight (units, K), or (K, units) if `transposed`; bias (units).
 struct LinearAttributes {
   int64_t units;
-  bool bias;
+  bool bias, transposed;
   float init_scale;
 
   explicit LinearAttributes(const Options& attributes) noexcept
       : units(attributes.Int("units")),
         bias(attributes.Bool("bias")),
+        transposed(attributes.Bool("transposed")),
         init_scale(static_cast<float>(attributes.Float("init_scale"))) {}
 };
 
@@ -165,9 +201,9 @@ inline Status InferLinear(const Inference& op, const LinearAttributes& given) no
   ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   ENGINE_RETURN_IF_ERROR(InferProduct(op, given.units));
   const int64_t width = op.inputs[0].shape[-1];
-  op.AddProduct(Shape{given.units, width}, given.units, given.bias, width, given.init_scale);
-  op.Gradients(given.bias ? 0b111 : 0b11, 0b11);
-  return {};
+  const Shape weight = given.transposed ? Shape{width, given.units} : Shape{given.units, width};
+  op.AddProduct(weight, given.units, given.bias, width, given.init_scale);
+  return op.Gradients(given.bias ? 0b111 : 0b11, 0b11);
 }
 
 // x (..., K) and a parameter (V, K) of another op -> (..., V)
@@ -182,8 +218,7 @@ inline Status InferTiedLinear(const Inference& op) noexcept {
                ? "a parameter, float32 (V, K), with the K of input 0's last dimension"
                : "a parameter, bfloat16 (V, K), with the K of input 0's last dimension");
   }
-  op.Gradients(0b11, 0b11);
-  return {};
+  return op.Gradients(0b11, 0b11);
 }
 
 // What is normalised, and weight and bias (C).
@@ -204,8 +239,7 @@ inline Status InferLayerNorm(const Inference& op) noexcept {
   ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
   op.AddOutput(op.inputs[0].shape);
   AddNormParameters(op, op.inputs[0].shape[-1]);
-  op.Gradients(0b111, 0b11);
-  return {};
+  return op.Gradients(0b111, 0b11);
 }
 
 // a, b (..., C) -> a + b, layer_norm(a + b)
@@ -216,10 +250,9 @@ inline Status InferAddLayerNorm(const Inference& op) noexcept {
   op.AddOutput(op.inputs[0].shape);
   op.AddOutput(op.inputs[0].shape);
   AddNormParameters(op, op.inputs[0].shape[-1]);
-  op.Gradients(0b1111, 0b100, 0b1);
   op.signature->equal_gradients = 0b11;
   op.signature->in_place_of = 0;
-  return {};
+  return op.Gradients(0b1111, 0b100, 0b1);
 }
 
 // qkv (B, T, 3C) -> (B, T, C)
@@ -237,8 +270,7 @@ inline Status InferAttention(const Inference& op, int64_t heads) noexcept {
                          op.name, static_cast<long long>(heads), static_cast<long long>(width));
   }
   op.AddOutput(Shape{qkv[0], qkv[1], width});
-  op.Gradients(1, 1);
-  return {};
+  return op.Gradients(1, 1);
 }
 
 // x (B, ...) -> (B, product of the rest); a view unless it is rounded.
@@ -247,8 +279,7 @@ inline Status InferFlatten(const Inference& op) noexcept {
   const Shape& x = op.inputs[0].shape;
   if (!op.IsBatch(0) || x.ndim < 1) return op.ActivationError(0, " (B, ...)");
   op.AddOutput(Shape{x[0], x.Count(1)});
-  op.Passes(op.IsActivation(0));
-  return {};
+  return op.Passes(op.IsActivation(0));
 }
 
 // x (B, ...) -> the same; a rate of 0 makes a view.
@@ -262,9 +293,8 @@ inline Status InferDropout(const Inference& op, double rate) noexcept {
                          op.name, rate);
   }
   op.AddOutput(x);
-  op.Passes(rate == 0.0);
   if (rate != 0.0) op.signature->in_place_of = 0;
-  return {};
+  return op.Passes(rate == 0.0);
 }
 
 // y = f(x). `reads_output`: its derivative is computed from y, else from x; then y is not put in
@@ -273,9 +303,8 @@ inline Status InferFunction(const Inference& op, bool reads_output) noexcept {
   ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   if (!op.IsActivation(0)) return op.ActivationError(0, "");
   op.AddOutput(op.inputs[0].shape);
-  op.Gradients(1, reads_output ? 0 : 1, reads_output ? 1 : 0);
   op.signature->in_place_of = reads_output ? 0 : -1;
-  return {};
+  return op.Gradients(1, reads_output ? 0 : 1, reads_output ? 1 : 0);
 }
 
 // y = a + b. `takes_float32`: in every run.
@@ -284,10 +313,9 @@ inline Status InferSum(const Inference& op, bool takes_float32) noexcept {
   if (!(takes_float32 ? op.IsBatch(0) : op.IsActivation(0))) return op.ActivationError(0, "");
   ENGINE_RETURN_IF_ERROR(op.CheckSameAsFirst());
   AddOutput(op.signature, op.inputs[0].shape, op.inputs[0].batched, op.inputs[0].dtype);
-  op.Gradients(0b11, 0);
   op.signature->passes_gradient = 0b11;
   op.signature->in_place_of = 0;
-  return {};
+  return op.Gradients(0b11, 0);
 }
 
 }  // namespace engine::kit

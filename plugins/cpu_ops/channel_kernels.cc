@@ -174,10 +174,11 @@ CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t
     ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
       const T high = LoadAs<T>(rows.high + c), offset = LoadAs<T>(rows.offset + c);
       const T slope = LoadAs<T>(rows.slope + c), scale = LoadAs<T>(rows.scale + c);
+      const T weight = rows.weight != nullptr ? LoadAs<T>(rows.weight + c) : T{} + 1.0f;
       for (int64_t r = 0; r < count; ++r) {
         const int64_t i = (row + r) * channels + c;
         const T difference = LoadAs<T>(x + i) - high;
-        T gradient = ((LoadAs<T>(dy + i) - offset) - difference * slope) * scale;
+        T gradient = ((LoadAs<T>(dy + i) * weight - offset) - difference * slope) * scale;
         if (rows.sum) gradient += LoadAs<T>(dx + i);
         StoreAs(dx + i, gradient);
       }

@@ -41,7 +41,7 @@ struct Normalization {
 };
 void Normalize(const Normalization& rows, int64_t begin, int64_t end);
 
-// dx = ((dy - offset) - (x - high) slope) scale.
+// dx = ((dy weight - offset) - (x - high) slope) scale.
 struct NormalizationGradient {
   const float* x;
   const float* dy;
@@ -49,6 +49,7 @@ struct NormalizationGradient {
   bool sum;                                    // add to dx
   const float *high, *offset, *slope, *scale;  // of each channel
   int64_t channels;
+  const float* weight = nullptr;  // of each channel; null: 1
 };
 void NormalizeBackward(const NormalizationGradient& rows, int64_t begin, int64_t end);
 

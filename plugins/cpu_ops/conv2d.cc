@@ -1,52 +1,61 @@
-// conv2d: y = x * weight + b over channels-last tensors: x (B, H, W, C), weight (K, K, C, O) and y
-// (B, H', W', O), H' = (H + 2 padding - K) / stride + 1.
+// conv2d: y = x * weight + b over channels-last tensors: x (B, H, W, C), weight (KH, KW, C / groups,
+// O) and y (B, H', W', O), H' = (H + padding - (KH - 1) dilation - 1) / stride + 1. PyTorch has the
+// weight as (O, C / groups, KH, KW), which is its other layout.
 //
-// PyTorch has the weight as (O, C, K, K): weight.permute(2, 3, 1, 0) is ours.
-#include <algorithm>
+// conv_transpose2d: what conv2d's gradient does with a dy, with a bias: x (B, H, W, C), weight (C, O
+// / groups, KH, KW) as PyTorch has it, y (B, H', W', O). Its own gradients are conv2d's forward pass
+// and the gradient of conv2d's weight with x and dy in each other's place.
 #include <new>
 #include <span>
+#include <type_traits>
 
 #include "channel_kernels.h"
-#include "conv_pass.h"
+#include "convolution.h"
 #include "cpu_op.h"
+#include "kit/image_op_shapes.h"
 
 namespace engine::cpu_ops {
 namespace {
 
-class Conv2dOp final : public CpuOp {
+template <bool kTransposed>
+class ConvOp final : public CpuOp {
  public:
-  Conv2dOp(const OpContext& context, const Options& attributes) noexcept
+  ConvOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), given_(attributes) {}
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferConv(Inferring(inputs, signature), given_));
+    const kit::Inference inference = Inferring(inputs, signature);
+    bool oihw = true;
+    if constexpr (kTransposed) {
+      ENGINE_RETURN_IF_ERROR(kit::InferConvTranspose(inference, given_));
+    } else {
+      ENGINE_RETURN_IF_ERROR(kit::InferConv(inference, given_));
+      oihw = given_.oihw;
+    }
     const Shape &x = inputs[kX].shape, &y = signature->outputs[0].shape;
-    const Window& window = given_.window;
-    input_ = {x[1], x[2], x[3]};
-    output_ = {y[1], y[2], y[3]};
+    const Plane input = {x[1], x[2], x[3]}, output = {y[1], y[2], y[3]};
     try {
-      forward_ = ConvPass(ConvPass::Direction::kForward, window, input_, output_);
-      backward_ = ConvPass(ConvPass::Direction::kBackward, window, input_, output_);
+      conv_ = Convolution({.window = given_.window,
+                           .input = kTransposed ? output : input,
+                           .output = kTransposed ? input : output,
+                           .groups = given_.groups},
+                          oihw, threads());
     } catch (const std::bad_alloc&) {
       return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for its plan", name());
     }
-    weight_ = ConvWeightPass(window, input_, output_);
-    const size_t pass = std::max(forward_.workspace_bytes(x[0]), backward_.workspace_bytes(x[0]));
-    signature->workspace_bytes = static_cast<int64_t>(
-        std::max(pass * static_cast<size_t>(threads()), weight_.workspace_bytes(x[0])));
+    signature->workspace_bytes = static_cast<int64_t>(conv_.workspace_bytes(x[0]));
     return {};
   }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     if (Samples(call) == 0) return {};
-    forward_.Run({.source = call.inputs[kX].f32(),
-                  .weight = call.inputs[kWeight].f32(),
-                  .bias = given_.bias ? call.inputs[kBias].f32() : nullptr,
-                  .target = call.outputs[0].f32(),
-                  .samples = Samples(call),
-                  .workspace = call.workspace},
-                 threads());
+    conv_.Run(kForward, {.source = call.inputs[kX].f32(),
+                         .weight = call.inputs[kWeight].f32(),
+                         .bias = given_.bias ? call.inputs[kBias].f32() : nullptr,
+                         .target = call.outputs[0].f32(),
+                         .samples = Samples(call),
+                         .workspace = call.workspace});
     return {};
   }
 
@@ -56,45 +65,45 @@ class Conv2dOp final : public CpuOp {
       if (given_.bias) ZeroGradient(call, kBias);
       return {};
     }
-    const float* dy = call.output_grads[0].f32();
+    const float *x = call.inputs[kX].f32(), *dy = call.output_grads[0].f32();
     if (WantsGradient(call, kBias)) {
-      SumColumns(dy, Samples(call) * output_.positions(), given_.channels,
+      SumColumns(dy, call.output_grads[0].shape.Count(0, -1), given_.channels,
                  call.input_grads[kBias].f32(), Accumulates(call, kBias));
     }
     if (WantsGradient(call, kWeight)) {
-      weight_.Run({.x = call.inputs[kX].f32(),
-                   .dy = dy,
-                   .dweight = call.input_grads[kWeight].f32(),
-                   .samples = Samples(call),
-                   .sum = Accumulates(call, kWeight),
-                   .workspace = call.workspace},
-                  threads());
+      conv_.AddWeights({.x = kTransposed ? dy : x,
+                        .dy = kTransposed ? x : dy,
+                        .dweight = call.input_grads[kWeight].f32(),
+                        .samples = Samples(call),
+                        .sum = Accumulates(call, kWeight),
+                        .workspace = call.workspace});
     }
     if (WantsGradient(call, kX)) {
-      backward_.Run({.source = dy,
-                     .weight = call.inputs[kWeight].f32(),
-                     .target = call.input_grads[kX].f32(),
-                     .samples = Samples(call),
-                     .sum = Accumulates(call, kX),
-                     .workspace = call.workspace},
-                    threads());
+      conv_.Run(kBackward, {.source = dy,
+                            .weight = call.inputs[kWeight].f32(),
+                            .target = call.input_grads[kX].f32(),
+                            .samples = Samples(call),
+                            .sum = Accumulates(call, kX),
+                            .workspace = call.workspace});
     }
     return {};
   }
 
  private:
+  using Direction = ConvPass::Direction;
+  static constexpr Direction kForward = kTransposed ? Direction::kBackward : Direction::kForward;
+  static constexpr Direction kBackward = kTransposed ? Direction::kForward : Direction::kBackward;
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
 
-  const kit::ConvAttributes given_;
-  Plane input_, output_;
-  ConvPass forward_, backward_;
-  ConvWeightPass weight_;
+  const std::conditional_t<kTransposed, kit::ConvTransposeAttributes, kit::Conv2dAttributes> given_;
+  Convolution conv_;
 };
 
 }  // namespace
 
-const OpFactory kMakeConv2d = kit::NewOp<Conv2dOp>;
+const OpFactory kMakeConv2d = kit::NewOp<ConvOp<false>>;
+const OpFactory kMakeConvTranspose2d = kit::NewOp<ConvOp<true>>;
 
 }  // namespace engine::cpu_ops

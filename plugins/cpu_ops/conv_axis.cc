@@ -1,6 +1,7 @@
 #include "conv_axis.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace engine::cpu_ops {
 namespace {
@@ -32,44 +33,45 @@ bool AxisPlan::Meets(int64_t index) const noexcept {
   });
 }
 
-AxisPlan ForwardAxis(const Window& window, int64_t inputs) {
+AxisPlan ForwardAxis(const Window& window, int64_t inputs, int64_t outputs) {
   AxisPlan plan;
+  plan.tap_step = window.dilation;
   for (int64_t tap = 0; tap < window.kernel; ++tap) plan.taps.push_back(tap);
-  for (int64_t output = 0; output < window.Positions(inputs); ++output) {
-    const int64_t origin = output * window.stride - window.padding;
-    const int64_t begin = std::max<int64_t>(-origin, 0);
-    const int64_t end = std::min(window.kernel, inputs - origin);
+  for (int64_t output = 0; output < outputs; ++output) {
+    const Window::Range taps = window.Taps(output, inputs);
     AddTarget(&plan, 1,
               {.first = output,
                .count = 1,
-               .tap_first = begin,
-               .tap_count = std::max<int64_t>(end - begin, 0),
-               .source_first = origin + begin});
+               .tap_first = taps.size() > 0 ? taps.begin : 0,
+               .tap_count = taps.size(),
+               .source_first = window.InputOf(output, taps.begin)});
   }
   return plan;
 }
 
-AxisPlan BackwardAxis(const Window& window, int64_t inputs) {
+AxisPlan BackwardAxis(const Window& window, int64_t inputs, int64_t outputs) {
   AxisPlan plan;
+  plan.tap_step = window.dilation / std::gcd(window.dilation, window.stride);
+  // No input has a place beyond: with a large stride most residues are nobody's.
+  const int64_t residues = std::min(window.stride, inputs + window.before);
   std::vector<int64_t> list_begin;  // per residue, where its taps are in the list
-  for (int64_t residue = 0; residue < window.stride; ++residue) {
-    list_begin.push_back(static_cast<int64_t>(plan.taps.size()));
+  for (int64_t residue = 0; residue <= residues; ++residue) {
+    list_begin.push_back(plan.size());
     for (int64_t tap = window.kernel - 1; tap >= 0; --tap) {
-      if (tap % window.stride == residue) plan.taps.push_back(tap);
+      const int64_t own = std::min(tap * window.dilation % window.stride, residues);
+      if (own == residue) plan.taps.push_back(tap);
     }
   }
-  list_begin.push_back(window.kernel);
-  const int64_t outputs = window.Positions(inputs);
   for (int64_t input = 0; input < inputs; ++input) {
-    const int64_t residue = (input + window.padding) % window.stride;
+    const int64_t place = input + window.before;
+    const auto residue = static_cast<size_t>(place % window.stride);
     AxisRun target = {.first = input, .count = 1, .tap_first = list_begin[residue]};
     for (int64_t i = list_begin[residue]; i < list_begin[residue + 1]; ++i) {
-      const int64_t output = (input + window.padding - plan.taps[i]) / window.stride;
-      const bool met = input + window.padding >= plan.taps[i] && output < outputs;
-      if (!met) continue;
-      if (target.tap_count++ > 0) continue;
+      const int64_t before = place - plan.taps[static_cast<size_t>(i)] * window.dilation;
+      const bool met = before >= 0 && before / window.stride < outputs;
+      if (!met || target.tap_count++ > 0) continue;
       target.tap_first = i;
-      target.source_first = output;
+      target.source_first = before / window.stride;
     }
     AddTarget(&plan, window.stride, target);
   }

@@ -49,27 +49,30 @@ CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
   Tile<kRows, kColumns> tile;
   tile.Fill(product.bias);
   for (int64_t s = 0; s < product.segments; ++s) {
-    const float* rows[kPointers];
-#pragma GCC unroll 5
-    for (int i = 0; i < kPointers; ++i) {
-      rows[i] = source + s * product.source_segment + 3 * i * stride;
-    }
     const float* panel = product.panel + s * product.panel_segment;
-    for (int64_t k = 0; k < product.length; ++k) {
-      Float16 weights[kColumns];
-#pragma GCC unroll 2
-      for (int j = 0; j < kColumns; ++j) weights[j] = Load(panel + j * kLanes);
-      panel += product.panel_stride;
-#pragma GCC unroll 14
-      for (int i = 0; i < kRows; ++i) {
-        const float value = rows[i / 3][(i % 3) * stride];
-#pragma GCC unroll 2
-        for (int j = 0; j < kColumns; ++j) tile.at[i][j] += value * weights[j];
-      }
+    for (int64_t t = 0; t < product.taps; ++t) {
+      const float* rows[kPointers];
 #pragma GCC unroll 5
       for (int i = 0; i < kPointers; ++i) {
-        ++rows[i];
-        __asm__("" : "+r"(rows[i]));  // else the compiler takes a pointer and an index apart again
+        rows[i] = source + s * product.source_segment + t * product.source_tap + 3 * i * stride;
+      }
+      for (int64_t k = 0; k < product.length; ++k) {
+        Float16 weights[kColumns];
+#pragma GCC unroll 2
+        for (int j = 0; j < kColumns; ++j) weights[j] = Load(panel + j * kLanes);
+        panel += product.panel_stride;
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+          const float value = rows[i / 3][(i % 3) * stride];
+#pragma GCC unroll 2
+          for (int j = 0; j < kColumns; ++j) tile.at[i][j] += value * weights[j];
+        }
+#pragma GCC unroll 5
+        for (int i = 0; i < kPointers; ++i) {
+          ++rows[i];
+          __asm__(""
+                  : "+r"(rows[i]));  // else the compiler takes a pointer and an index apart again
+        }
       }
     }
   }

@@ -20,17 +20,17 @@ struct PositionLoop {
 };
 
 // For each position p, and each column j < columns:
-//   target[p][j] (+)= bias[j] + sum over s < segments, k < length of
-//                     source[p][s * source_segment + k] * panel[s * panel_segment + k *
-//                     panel_stride
-//                     + j]
+//   target[p][j] (+)= bias[j] + sum over s < segments, t < taps, k < length of
+//                     source[p][s * source_segment + t * source_tap + k] *
+//                     panel[s * panel_segment + (t * length + k) * panel_stride + j]
 // The panel is readable up to the next multiple of 16 columns; so is the bias.
 struct PanelProduct {
   const float* source = nullptr;
   float* target = nullptr;
   PositionLoop outer, middle, tiled;  // `tiled`: its positions become the rows of tiles
   int64_t tile_rows = kMaxTileRows;   // at most
-  int64_t segments = 1, source_segment = 0, length = 0;
+  int64_t segments = 1, source_segment = 0;
+  int64_t taps = 1, source_tap = 0, length = 0;
   const float* panel = nullptr;
   int64_t panel_segment = 0, panel_stride = kPanelColumns;
   const float* bias = nullptr;  // null: none

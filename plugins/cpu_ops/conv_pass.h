@@ -1,10 +1,10 @@
-// The three passes of a convolution over channels-last tensors: x (B, H, W, C), weight (K, K, C, O)
-// and y (B, H', W', O), all dense and row-major.
+// The three passes of a convolution over channels-last tensors: x (B, H, W, C), weight (KH, KW, C /
+// groups, O) and y (B, H', W', O), all dense and row-major.
 //
 //   y[b, h, w, o] = bias[o]
-//                   + sum over i, j, c of x[b, h s + i - p, w s + j - p, c] weight[i, j, c, o]
+//                   + sum over i, j, c of x[b, h s + i d - p, w s + j d - p, c] weight[i, j, c, o]
 //
-// with zeros outside of x. Positions are sorted by the taps that they meet (conv_axis.h), so that
+// with zeros outside of x; of each group of outputs c are the inputs of that group. Positions are sorted by the taps that they meet (conv_axis.h), so that
 // padding costs nothing: no zero is multiplied, and of a 3x3 kernel over a 1x1 plane only the
 // middle is read.
 #pragma once
@@ -25,14 +25,25 @@ struct Plane {
   int64_t count() const noexcept { return positions() * channels; }
 };
 
+// What a convolution goes from and to. `input` and `output` are the planes of x and y in any pass.
+struct ConvGeometry {
+  kit::PlaneWindow window;
+  Plane input, output;
+  int64_t groups = 1;
+
+  // Channels of a group.
+  int64_t inputs() const noexcept { return input.channels / groups; }
+  int64_t outputs() const noexcept { return output.channels / groups; }
+  int64_t weights() const noexcept { return window.taps() * inputs() * output.channels; }
+};
+
 // Computes a plane of targets for each sample from a plane of sources: y from x, or dx from dy.
 class ConvPass {
  public:
   enum class Direction { kForward, kBackward };
 
   ConvPass() = default;
-  // `input` and `output` are the planes of x and y in either direction.
-  ConvPass(Direction direction, const Window& window, const Plane& input, const Plane& output);
+  ConvPass(Direction direction, const ConvGeometry& geometry);
 
   // Scratch of one thread in calls of at most so many samples.
   size_t workspace_bytes(int64_t samples) const noexcept;
@@ -49,9 +60,9 @@ class ConvPass {
   void Run(const Call& call, int32_t threads) const noexcept;
 
  private:
-  // 32 (or at the end fewer) channels of the target, with the weights that make them.
+  // 32 (or at the end fewer) channels of one group of the target, with the weights that make them.
   struct Panel {
-    int64_t first = 0, columns = 0;
+    int64_t group = 0, first = 0, columns = 0;
     const float* weights = nullptr;
     int64_t stride = 0;  // between two source channels of a tap
     const float* bias = nullptr;
@@ -62,7 +73,11 @@ class ConvPass {
     int64_t sample_begin, sample_end, panel_begin, panel_end;
   };
 
-  int64_t panel_count() const noexcept;
+  // Channels of a group.
+  int64_t sources() const noexcept { return source_.channels / groups_; }
+  int64_t targets() const noexcept { return target_.channels / groups_; }
+  int64_t panels_of_group() const noexcept;
+  int64_t panel_count() const noexcept { return groups_ * panels_of_group(); }
   int64_t panel_floats() const noexcept;
   int64_t block_count(int64_t samples) const noexcept;
   void RunPart(const Call& call, const Part& part, float* workspace) const noexcept;
@@ -74,17 +89,16 @@ class ConvPass {
                          const AxisRun& column, int64_t begin, int64_t end) const noexcept;
 
   Direction direction_ = Direction::kForward;
-  Window window_;
   Plane source_, target_;
+  int64_t groups_ = 1;
   AxisPlan rows_, columns_;
 };
 
-// dweight (K, K, C, O) (+)= the sum over all positions of x and dy.
+// dweight (KH, KW, C / groups, O) (+)= the sum over all positions of x and dy.
 class ConvWeightPass {
  public:
   ConvWeightPass() = default;
-  ConvWeightPass(const Window& window, const Plane& input, const Plane& output)
-      : window_(window), input_(input), output_(output) {}
+  explicit ConvWeightPass(const ConvGeometry& geometry) : conv_(geometry) {}
 
   // Scratch of a call with so many samples.
   size_t workspace_bytes(int64_t samples) const noexcept;
@@ -106,25 +120,30 @@ class ConvWeightPass {
     int64_t sample_begin, sample_end, row_begin, row_end;
   };
 
-  // `count` taps of a row from `column` on, for a panel of channels of the output, and the columns
-  // of outputs that meet all of them.
+  // 32 (or at the end fewer) channels of one group of the output.
+  struct Panel {
+    int64_t group, first;
+  };
+
+  // `count` taps of a row from `column` on, and the columns of outputs that meet all of them.
   struct Taps {
     int64_t row, column, count;
-    int64_t channel;
     int64_t output_begin, output_end;
   };
 
-  int64_t padded_channels() const noexcept { return (output_.channels + 15) / 16 * 16; }
+  int64_t padded_outputs() const noexcept { return (conv_.outputs() + 15) / 16 * 16; }
+  int64_t padded_channels() const noexcept { return conv_.groups * padded_outputs(); }
   int64_t chunk_count(int64_t samples) const noexcept;
   Chunk ChunkAt(int64_t index, int64_t samples) const noexcept;
   bool Unmet(int64_t row, int64_t column) const noexcept;
   void ZeroUnmetTaps(float* dweight) const noexcept;
-  void AddTapRow(const Call& call, const Chunk& chunk, int64_t row, int64_t channel,
+  const float* PadOutputs(const Call& call) const noexcept;
+  void AddTapRow(const Call& call, const Chunk& chunk, int64_t row, const Panel& panel,
                  bool sum) const noexcept;
-  void AddTaps(const Call& call, const Chunk& chunk, const Taps& taps, bool sum) const noexcept;
+  void AddTaps(const Call& call, const Chunk& chunk, const Panel& panel, const Taps& taps,
+               bool sum) const noexcept;
 
-  Window window_;
-  Plane input_, output_;
+  ConvGeometry conv_;
 };
 
 }  // namespace engine::cpu_ops

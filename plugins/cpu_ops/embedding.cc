@@ -1,4 +1,4 @@
-// y[b, t] = weight[token[b, t]] (+ positions[t]).
+// y[b, ..., t] = weight[token[b, ..., t]] (+ positions[t]).
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -29,7 +29,7 @@ class EmbeddingOp final : public CpuOp, public RowTableBase {
     const float* table = call.inputs[kWeight].f32();
     const float* positions = given_.positions > 0 ? call.inputs[kPositions].f32() : nullptr;
     float* y = call.outputs[0].f32();
-    const int64_t length = call.inputs[kTokens].shape[1];
+    const int64_t length = call.inputs[kTokens].shape[-1];
     ForRows(call.inputs[kTokens].count(), given_.width, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const float* row = table + tokens[i] * given_.width;
@@ -46,7 +46,7 @@ class EmbeddingOp final : public CpuOp, public RowTableBase {
   Status DoBackward(const OpCall& call) noexcept override {
     const TensorView& tokens = call.inputs[kTokens];
     const float* dy = call.output_grads[0].f32();
-    const int64_t length = tokens.shape[1];
+    const int64_t length = tokens.shape[-1];
     Scatter(call, kWeight, tokens.count(), dy, [&](int64_t i) { return tokens.i32()[i]; });
     Scatter(call, kPositions, tokens.count(), dy, [&](int64_t i) { return i % length; });
     return {};
@@ -56,14 +56,15 @@ class EmbeddingOp final : public CpuOp, public RowTableBase {
   static constexpr int32_t kTokens = 0, kWeight = 1, kPositions = 2;
 
   Status CheckTokens(const TensorView& tokens) const noexcept {
+    const int64_t in_sample = tokens.shape.Count(1);
     for (int64_t i = 0; i < tokens.count(); ++i) {
       const int32_t token = tokens.i32()[i];
       if (token >= 0 && token < given_.vocabulary) continue;
       return Status::Error(
           StatusCode::kBadData,
           "%s: token %d at position %lld of sample %lld is outside the vocabulary [0, %lld)",
-          name(), token, static_cast<long long>(i % tokens.shape[1]),
-          static_cast<long long>(i / tokens.shape[1]), static_cast<long long>(given_.vocabulary));
+          name(), token, static_cast<long long>(i % in_sample),
+          static_cast<long long>(i / in_sample), static_cast<long long>(given_.vocabulary));
     }
     return {};
   }

@@ -1,10 +1,13 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension (Ba, Kiros and
-// Hinton, arXiv:1607.06450). Saved for backward: {mean, 1 / deviation} of each row.
+// layer_norm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension (Ba,
+// Kiros and Hinton, arXiv:1607.06450). rms_norm: the same around 0 and without a bias (Zhang and
+// Sennrich, arXiv:1910.07467). Saved for backward: {mean, 1 / deviation} of each row.
 #include <cmath>
 #include <cstring>
 #include <span>
 
+#include "array_ops.h"
 #include "cpu_op.h"
+#include "kit/array_op_shapes.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -19,7 +22,7 @@ struct RowStatistics {
 struct ForwardRows {
   const float* x;
   const float* weight;
-  const float* bias;
+  const float* bias;  // null: around 0
   float* y;
   RowStatistics* statistics;  // or null
   int64_t width;
@@ -28,9 +31,10 @@ struct ForwardRows {
 
 // Two passes for the statistics, as the difference of two large sums would cancel; the row is in
 // the first-level cache by then.
-CPU_OPS_INLINE RowStatistics StatisticsOf(const float* x, int64_t width, float epsilon) noexcept {
+CPU_OPS_INLINE RowStatistics StatisticsOf(const float* x, int64_t width, float epsilon,
+                                          bool around_0) noexcept {
   Float16 sums = {};
-  for (int64_t i = 0; i < width; i += kLanes) sums += Load(x + i, LanesAt(i, width));
+  for (int64_t i = 0; !around_0 && i < width; i += kLanes) sums += Load(x + i, LanesAt(i, width));
   const float mean = Sum(sums) / static_cast<float>(width);
   Float16 squares = {};
   for (int64_t i = 0; i < width; i += kLanes) {
@@ -47,10 +51,15 @@ CPU_OPS_KERNEL void Normalize(const ForwardRows& rows, int64_t begin, int64_t en
   for (int64_t row = begin; row < end; ++row) {
     const float* x = rows.x + row * width;
     float* y = rows.y + row * width;
-    const RowStatistics statistics = StatisticsOf(x, width, rows.epsilon);
+    const RowStatistics statistics = StatisticsOf(x, width, rows.epsilon, bias == nullptr);
     const float mean = statistics.mean, scale = statistics.inverse_deviation;
+    if (bias == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+      for (int64_t i = 0; i < width; ++i) y[i] = x[i] * scale * weight[i];
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    }
     if (rows.statistics != nullptr) rows.statistics[row] = statistics;
   }
 }
@@ -62,11 +71,12 @@ struct BackwardRows {
   const RowStatistics* statistics;
   float* dx;  // or null
   bool sum;   // add to dx
+  bool around_0;
   int64_t width;
 };
 
 // dx of one row: with g = dy * weight and n = (x - mean) * scale,
-//   dx = scale * (g - mean(g) - n * mean(g * n)).
+//   dx = scale * (g - mean(g) - n * mean(g * n)),  around 0 without mean(g).
 CPU_OPS_INLINE void InputGradient(const BackwardRows& rows, const float* x, const float* dy,
                                   RowStatistics row, float* dx) noexcept {
   const int64_t width = rows.width;
@@ -78,7 +88,7 @@ CPU_OPS_INLINE void InputGradient(const BackwardRows& rows, const float* x, cons
     sums += g;
     dots += g * (Load(x + i, lanes) - row_mean);
   }
-  const float mean = Sum(sums) / static_cast<float>(width);
+  const float mean = rows.around_0 ? 0.0f : Sum(sums) / static_cast<float>(width);
   const float slope = Sum(dots) * scale / static_cast<float>(width);
   for (int64_t i = 0; i < width; i += kLanes) {
     const int64_t lanes = LanesAt(i, width);
@@ -110,13 +120,17 @@ CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows& rows, int64_t begin, i
   }
 }
 
-class LayerNormOp final : public CpuOp {
+// kHasBias: layer_norm, else rms_norm.
+template <bool kHasBias>
+class NormOp final : public CpuOp {
  public:
-  LayerNormOp(const OpContext& context, const Options& attributes) noexcept
+  NormOp(const OpContext& context, const Options& attributes) noexcept
       : CpuOp(context), epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferLayerNorm(Inferring(inputs, signature)));
+    const kit::Inference inference = Inferring(inputs, signature);
+    ENGINE_RETURN_IF_ERROR(kHasBias ? kit::InferLayerNorm(inference)
+                                    : kit::InferRmsNorm(inference));
     const Shape& x = inputs[kX].shape;
     signature->saved_bytes = x.Count(0, -1) * static_cast<int64_t>(sizeof(RowStatistics));
     signature->workspace_bytes = threads() * PartialBytes(x[-1]);
@@ -128,7 +142,7 @@ class LayerNormOp final : public CpuOp {
     const Shape& shape = call.inputs[kX].shape;
     const ForwardRows rows = {.x = call.inputs[kX].f32(),
                               .weight = call.inputs[kWeight].f32(),
-                              .bias = call.inputs[kBias].f32(),
+                              .bias = kHasBias ? call.inputs[kBias].f32() : nullptr,
                               .y = call.outputs[0].f32(),
                               .statistics = static_cast<RowStatistics*>(call.saved),
                               .width = shape[-1],
@@ -146,6 +160,7 @@ class LayerNormOp final : public CpuOp {
                                .statistics = static_cast<const RowStatistics*>(call.saved),
                                .dx = WantsGradient(call, kX) ? call.input_grads[kX].f32() : nullptr,
                                .sum = Accumulates(call, kX),
+                               .around_0 = !kHasBias,
                                .width = shape[-1]};
     const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
     const int64_t row_count = shape.Count(0, -1);
@@ -194,6 +209,7 @@ class LayerNormOp final : public CpuOp {
 
 }  // namespace
 
-const OpFactory kMakeLayerNorm = kit::NewOp<LayerNormOp>;
+const OpFactory kMakeLayerNorm = kit::NewOp<NormOp<true>>;
+const OpFactory kMakeRmsNorm = kit::NewOp<NormOp<false>>;
 
 }  // namespace engine::cpu_ops

@@ -1,97 +1,46 @@
-// max_pool, avg_pool: the largest or the mean of each window of a channels-last plane, (B, H, W, C)
-// to (B, H', W', C). What is padded is no element of a window for the maximum and a zero for the
-// mean, as in PyTorch. global_avg_pool: the mean over all positions, (B, ..., C) to (B, C), which
-// are the one window of a plane of one row.
+// max_pool: the largest of each window of a channels-last plane, (B, H, W, C) to (B, H', W', C). What
+// is padded is no element of a window. global_max_pool: that of all positions, (B, ..., C) to (B,
+// C), which are the one window of a plane of one row.
 //
 // Backward gathers: each input looks for the windows that it is in. So every gradient is written
 // once, by one thread, in a fixed order.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <span>
 
-#include "conv_axis.h"
 #include "cpu_op.h"
+#include "kit/image_op_shapes.h"
 #include "parallel.h"
 #include "simd.h"
 
 namespace engine::cpu_ops {
 namespace {
 
+using kit::Window;
+using Tap = uint16_t;
+constexpr int64_t kMostTaps = int64_t{std::numeric_limits<Tap>::max()} + 1;
+
 struct PoolShape {
-  Window window;
+  kit::PlaneWindow window;
   int64_t height, width, channels;  // of the input
   int64_t output_height, output_width;
-  float scale;  // of the sum over a window, for a mean
 };
 
-struct Span {
-  int64_t begin, end;
-};
-
-// The taps of the window at `output` that are on the axis.
-CPU_OPS_INLINE Span TapsAt(const Window& window, int64_t output, int64_t extent) noexcept {
-  const int64_t origin = output * window.stride - window.padding;
-  return {origin < 0 ? -origin : 0, std::min(window.kernel, extent - origin)};
-}
-
-// The windows that `input` is in.
-CPU_OPS_INLINE Span WindowsAt(const Window& window, int64_t input, int64_t outputs) noexcept {
-  const int64_t last = input + window.padding;
-  const int64_t before = last - window.kernel + 1;
+// The windows that reach over `input`.
+CPU_OPS_INLINE Window::Range WindowsAt(const Window& window, int64_t input,
+                                       int64_t outputs) noexcept {
+  const int64_t last = input + window.before;
+  const int64_t before = last - window.Reach() + 1;
   return {before <= 0 ? 0 : (before + window.stride - 1) / window.stride,
           std::min(outputs, last / window.stride + 1)};
 }
 
-// Calls body(position, corner, taps in rows, taps in columns) for every window of output rows
-// [begin, end), which are counted over all samples.
-template <typename Body>
-CPU_OPS_INLINE void ForWindows(const PoolShape& shape, int64_t begin, int64_t end,
-                               const Body& body) noexcept {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t sample = row / shape.output_height, y = row % shape.output_height;
-    const Span rows = TapsAt(shape.window, y, shape.height);
-    for (int64_t x = 0; x < shape.output_width; ++x) {
-      const int64_t corner =  // of the window; it may lie outside
-          (sample * shape.height + y * shape.window.stride - shape.window.padding) * shape.width +
-          x * shape.window.stride - shape.window.padding;
-      body(row * shape.output_width + x, corner, rows, TapsAt(shape.window, x, shape.width));
-    }
-  }
-}
-
-// An input, and the rows and columns of windows that it is in.
-struct InputWindows {
-  int64_t sample, y, x;
-  Span rows, columns;
-};
-
-// Calls body(position, windows) for every input of input rows [begin, end).
-template <typename Body>
-CPU_OPS_INLINE void ForInputs(const PoolShape& shape, int64_t begin, int64_t end,
-                              const Body& body) noexcept {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t y = row % shape.height;
-    const Span rows = WindowsAt(shape.window, y, shape.output_height);
-    for (int64_t x = 0; x < shape.width; ++x) {
-      body(row * shape.width + x, InputWindows{row / shape.height, y, x, rows,
-                                               WindowsAt(shape.window, x, shape.output_width)});
-    }
-  }
-}
-
-// Calls body(window position, tap) for the windows of an input.
-template <typename Body>
-CPU_OPS_INLINE void ForWindowsOf(const PoolShape& shape, const InputWindows& input,
-                                 const Body& body) noexcept {
-  const Window& window = shape.window;
-  for (int64_t i = input.rows.begin; i < input.rows.end; ++i) {
-    const int64_t tap_row = input.y + window.padding - i * window.stride;
-    for (int64_t j = input.columns.begin; j < input.columns.end; ++j) {
-      const int64_t tap_column = input.x + window.padding - j * window.stride;
-      body((input.sample * shape.output_height + i) * shape.output_width + j,
-           tap_row * window.kernel + tap_column);
-    }
-  }
+// Through which tap the window at `output` has `input` that it reaches over; -1: through none.
+CPU_OPS_INLINE int64_t TapOf(const Window& window, int64_t output, int64_t input) noexcept {
+  const int64_t offset = input + window.before - output * window.stride;
+  if (window.dilation == 1) return offset;
+  return offset % window.dilation == 0 ? offset / window.dilation : -1;
 }
 
 // Comparisons of whole vectors would be taken apart into lanes, as this is lowered before a kernel
@@ -122,119 +71,94 @@ struct Largest {
     }
   }
 
-  CPU_OPS_INLINE void Write(float* y, uint8_t* taps, int64_t count) const noexcept {
+  CPU_OPS_INLINE void Write(float* y, Tap* taps, int64_t count) const noexcept {
 #pragma omp simd
     for (int64_t c = 0; c < count; ++c) y[c] = value[c];
     if (taps == nullptr) return;
 #pragma omp simd
-    for (int64_t c = 0; c < count; ++c) taps[c] = static_cast<uint8_t>(tap[c]);
+    for (int64_t c = 0; c < count; ++c) taps[c] = static_cast<Tap>(tap[c]);
   }
 };
 
-// `taps`, unless null, becomes the number of the tap that was the largest; the first of equals.
-CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y, uint8_t* taps,
+// Output rows [begin, end), which are counted over all samples. `taps`, unless null, becomes the
+// number of the tap that was the largest; the first of equals.
+CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y, Tap* taps,
                                int64_t begin, int64_t end) {
-  const int64_t channels = shape.channels, kernel = shape.window.kernel;
-  ForWindows(shape, begin, end,
-             [&](int64_t position, int64_t corner, Span rows, Span columns) CPU_OPS_INLINE_LAMBDA {
-               for (int64_t c = 0; c < channels; c += kBlock) {
-                 const int64_t count = std::min(kBlock, channels - c);
-                 const auto at = [&](int64_t i, int64_t j) CPU_OPS_INLINE_LAMBDA {
-                   return x + (corner + i * shape.width + j) * channels + c;
-                 };
-                 Largest largest;
-                 largest.Start(at(rows.begin, columns.begin), count,
-                               static_cast<int32_t>(rows.begin * kernel + columns.begin));
-                 for (int64_t i = rows.begin; i < rows.end; ++i) {
-                   for (int64_t j = columns.begin; j < columns.end; ++j) {
-                     largest.Add(at(i, j), count, static_cast<int32_t>(i * kernel + j));
-                   }
-                 }
-                 const int64_t target = position * channels + c;
-                 largest.Write(y + target, taps == nullptr ? nullptr : taps + target, count);
-               }
-             });
+  const Window &rows = shape.window.rows, &columns = shape.window.columns;
+  for (int64_t position = begin * shape.output_width; position < end * shape.output_width;
+       ++position) {
+    const int64_t row = position / shape.output_width, column = position % shape.output_width;
+    const int64_t sample = row / shape.output_height, h = row % shape.output_height;
+    const Window::Range row_taps = rows.Taps(h, shape.height);
+    const Window::Range column_taps = columns.Taps(column, shape.width);
+    for (int64_t c = 0; c < shape.channels; c += kBlock) {
+      const int64_t count = std::min(kBlock, shape.channels - c);
+      const auto add = [&](int64_t i, int64_t j, auto&& to) CPU_OPS_INLINE_LAMBDA {
+        const int64_t from =
+            (sample * shape.height + rows.InputOf(h, i)) * shape.width + columns.InputOf(column, j);
+        to(x + from * shape.channels + c, count, static_cast<int32_t>(i * columns.kernel + j));
+      };
+      Largest largest;
+      add(row_taps.begin, column_taps.begin,
+          [&](auto... args) CPU_OPS_INLINE_LAMBDA { largest.Start(args...); });
+      for (int64_t i = row_taps.begin; i < row_taps.end; ++i) {
+        for (int64_t j = column_taps.begin; j < column_taps.end; ++j) {
+          add(i, j, [&](auto... args) CPU_OPS_INLINE_LAMBDA { largest.Add(args...); });
+        }
+      }
+      const int64_t target = position * shape.channels + c;
+      largest.Write(y + target, taps == nullptr ? nullptr : taps + target, count);
+    }
+  }
 }
 
-CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const uint8_t* taps,
-                                float* dx, bool sum, int64_t begin, int64_t end) {
+// Input rows [begin, end), which are counted over all samples.
+CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const Tap* taps, float* dx,
+                                bool sum, int64_t begin, int64_t end) {
+  const Window &rows = shape.window.rows, &columns = shape.window.columns;
   const int64_t channels = shape.channels;
-  ForInputs(shape, begin, end,
-            [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
-              float* gradient = dx + position * channels;
-              if (!sum) std::memset(gradient, 0, static_cast<size_t>(channels) * sizeof(float));
-              ForWindowsOf(shape, input, [&](int64_t window, int64_t number) CPU_OPS_INLINE_LAMBDA {
-                const auto tap = static_cast<uint8_t>(number);
-                const float* g = dy + window * channels;
-                const uint8_t* chosen = taps + window * channels;
+  for (int64_t position = begin * shape.width; position < end * shape.width; ++position) {
+    const int64_t row = position / shape.width, column = position % shape.width;
+    const int64_t sample = row / shape.height, h = row % shape.height;
+    const Window::Range over_row = WindowsAt(rows, h, shape.output_height);
+    const Window::Range over_column = WindowsAt(columns, column, shape.output_width);
+    float* gradient = dx + position * channels;
+    if (!sum) std::memset(gradient, 0, static_cast<size_t>(channels) * sizeof(float));
+    for (int64_t i = over_row.begin; i < over_row.end; ++i) {
+      const int64_t row_tap = TapOf(rows, i, h);
+      for (int64_t j = over_column.begin; j < over_column.end && row_tap >= 0; ++j) {
+        const int64_t column_tap = TapOf(columns, j, column);
+        if (column_tap < 0) continue;
+        const auto tap = static_cast<Tap>(row_tap * columns.kernel + column_tap);
+        const int64_t window = (sample * shape.output_height + i) * shape.output_width + j;
+        const float* g = dy + window * channels;
+        const Tap* chosen = taps + window * channels;
 #pragma omp simd
-                for (int64_t c = 0; c < channels; ++c)
-                  gradient[c] += chosen[c] == tap ? g[c] : 0.0f;
-              });
-            });
+        for (int64_t c = 0; c < channels; ++c) gradient[c] += chosen[c] == tap ? g[c] : 0.0f;
+      }
+    }
+  }
 }
 
-CPU_OPS_KERNEL void AvgForward(const PoolShape& shape, const float* x, float* y, int64_t begin,
-                               int64_t end) {
-  const int64_t channels = shape.channels;
-  ForWindows(shape, begin, end,
-             [&](int64_t position, int64_t corner, Span rows, Span columns) CPU_OPS_INLINE_LAMBDA {
-               for (int64_t c = 0; c < channels; c += kLanes) {
-                 const int64_t lanes = LanesAt(c, channels);
-                 Float16 sum = {};
-                 for (int64_t i = rows.begin; i < rows.end; ++i) {
-                   for (int64_t j = columns.begin; j < columns.end; ++j) {
-                     sum += Load(x + (corner + i * shape.width + j) * channels + c, lanes);
-                   }
-                 }
-                 Store(y + position * channels + c, sum * shape.scale, lanes);
-               }
-             });
-}
-
-CPU_OPS_KERNEL void AvgBackward(const PoolShape& shape, const float* dy, float* dx, bool sum,
-                                int64_t begin, int64_t end) {
-  const int64_t channels = shape.channels;
-  ForInputs(shape, begin, end,
-            [&](int64_t position, const InputWindows& input) CPU_OPS_INLINE_LAMBDA {
-              for (int64_t c = 0; c < channels; c += kLanes) {
-                const int64_t lanes = LanesAt(c, channels);
-                Float16 gradient = {};
-                ForWindowsOf(shape, input, [&](int64_t window, int64_t) CPU_OPS_INLINE_LAMBDA {
-                  gradient += Load(dy + window * channels + c, lanes);
-                });
-                gradient *= shape.scale;
-                float* target = dx + position * channels + c;
-                if (sum) gradient += Load(target, lanes);
-                Store(target, gradient, lanes);
-              }
-            });
-}
-
-enum class Kind { kMax, kAverage, kGlobalAverage };
-
-template <Kind kKind>
-class PoolOp final : public CpuOp {
+template <bool kGlobal>
+class MaxPoolOp final : public CpuOp {
  public:
-  PoolOp(const OpContext& context, const Options& attributes) noexcept : CpuOp(context) {
-    if constexpr (kKind != Kind::kGlobalAverage) shape_.window = kit::PoolWindow(attributes);
+  MaxPoolOp(const OpContext& context, const Options& attributes) noexcept : CpuOp(context) {
+    if constexpr (!kGlobal) given_ = kit::PoolAttributes(attributes, true);
   }
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
-    if constexpr (kKind == Kind::kGlobalAverage) {
-      ENGINE_RETURN_IF_ERROR(kit::InferGlobalAvgPool(inference));
-      const Shape& x = inputs[0].shape;
-      const int64_t positions = x.Count(1, -1);
-      shape_ = {
-          {.kernel = positions}, 1, positions, x[-1], 1, 1, 1.0f / static_cast<float>(positions)};
-      return {};
-    }
-    ENGINE_RETURN_IF_ERROR(kit::InferPool(inference, shape_.window));
+    ENGINE_RETURN_IF_ERROR(kGlobal ? kit::InferGlobalPool(inference)
+                                   : kit::InferPool(inference, given_));
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
-    const int64_t taps = shape_.window.kernel * shape_.window.kernel;
-    shape_ = {shape_.window, x[1], x[2], x[3], y[1], y[2], 1.0f / static_cast<float>(taps)};
-    if (kKind == Kind::kMax) signature->saved_bytes = y.Count();  // a tap each
+    const int64_t positions = x.Count(1, -1);
+    shape_ = kGlobal ? PoolShape{kit::PlaneWindow(positions), 1, positions, x[-1], 1, 1}
+                     : PoolShape{given_.window, x[1], x[2], x[3], y[1], y[2]};
+    if (shape_.window.taps() > kMostTaps) {
+      return inference.InputError(0, "a window of at most 65536 positions");
+    }
+    signature->saved_bytes = y.Count() * static_cast<int64_t>(sizeof(Tap));
     return {};
   }
 
@@ -242,14 +166,10 @@ class PoolOp final : public CpuOp {
   Status DoForward(const OpCall& call) noexcept override {
     const float* x = call.inputs[0].f32();
     float* y = call.outputs[0].f32();
-    const int64_t rows_of_window = std::min(shape_.window.kernel, shape_.height);
+    const int64_t rows_of_window = std::min(shape_.window.rows.kernel, shape_.height);
     ForRows(call.inputs[0].shape[0] * shape_.output_height,
             rows_of_window * shape_.width * shape_.channels, [&](int64_t begin, int64_t end) {
-              if constexpr (kKind == Kind::kMax) {
-                MaxForward(shape_, x, y, static_cast<uint8_t*>(call.saved), begin, end);
-              } else {
-                AvgForward(shape_, x, y, begin, end);
-              }
+              MaxForward(shape_, x, y, static_cast<Tap*>(call.saved), begin, end);
             });
     return {};
   }
@@ -258,27 +178,22 @@ class PoolOp final : public CpuOp {
     if (!WantsGradient(call, 0)) return {};
     const float* dy = call.output_grads[0].f32();
     float* dx = call.input_grads[0].f32();
-    const bool sum = Accumulates(call, 0);
     ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels,
             [&](int64_t begin, int64_t end) {
-              if constexpr (kKind == Kind::kMax) {
-                const auto* taps = static_cast<const uint8_t*>(call.saved);
-                MaxBackward(shape_, dy, taps, dx, sum, begin, end);
-              } else {
-                AvgBackward(shape_, dy, dx, sum, begin, end);
-              }
+              MaxBackward(shape_, dy, static_cast<const Tap*>(call.saved), dx, Accumulates(call, 0),
+                          begin, end);
             });
     return {};
   }
 
  private:
+  kit::PoolAttributes given_;
   PoolShape shape_ = {};
 };
 
 }  // namespace
 
-const OpFactory kMakeMaxPool = kit::NewOp<PoolOp<Kind::kMax>>;
-const OpFactory kMakeAvgPool = kit::NewOp<PoolOp<Kind::kAverage>>;
-const OpFactory kMakeGlobalAvgPool = kit::NewOp<PoolOp<Kind::kGlobalAverage>>;
+const OpFactory kMakeMaxPool = kit::NewOp<MaxPoolOp<false>>;
+const OpFactory kMakeGlobalMaxPool = kit::NewOp<MaxPoolOp<true>>;
 
 }  // namespace engine::cpu_ops

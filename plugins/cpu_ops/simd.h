@@ -118,8 +118,19 @@ struct BitsOf<Float16> {
   using Type = uint32_t __attribute__((vector_size(64)));
 };
 
+// e^x - 1 for x in [-ln2/2, ln2/2]: Cephes' polynomial.
+template <typename T>
+CPU_OPS_INLINE T SmallExpMinus1(T x) noexcept {
+  T p = x * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * x + 8.3334519073e-3f;
+  p = p * x + 4.1665795894e-2f;
+  p = p * x + 1.6666665459e-1f;
+  p = p * x + 5.0000001201e-1f;
+  return p * (x * x) + x;
+}
+
 // e^x to 1e-7 relative, for a float or for lanes: 0 below -87.7 (also of -infinity), at most e^88,
-// NaN of NaN. Cephes' split of ln 2 and its polynomial on [-ln2/2, ln2/2].
+// NaN of NaN. Cephes' split of ln 2.
 template <typename T>
 CPU_OPS_INLINE T Exp(T x) noexcept {
   using Bits = typename BitsOf<T>::Type;
@@ -132,14 +143,49 @@ CPU_OPS_INLINE T Exp(T x) noexcept {
   const T shifted = bounded * 1.44269504088896341f + kRound;
   const T n = shifted - kRound;
   const T r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
-  T p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  const T p = SmallExpMinus1(r) + 1.0f;
   const Bits exponent = std::bit_cast<Bits>(shifted) - kRoundBits + 127u;
   return p * std::bit_cast<T>(exponent << 23);
+}
+
+// e^x - 1, to 2e-7 relative also near 0.
+CPU_OPS_INLINE float ExpMinus1(float x) noexcept {
+  const float magnitude = x < 0.0f ? -x : x;
+  return magnitude < 0.34f ? SmallExpMinus1(x) : Exp(x) - 1.0f;
+}
+
+// ln x to 2e-7 relative: Cephes' polynomial around 1. Of what is no normal number it is what
+// std::log gives, but for the digits of those below 1e-37.
+CPU_OPS_INLINE float Log(float x) noexcept {
+  constexpr float kSmallest = 0x1p-126f, kInfinity = __builtin_inff();
+  const bool is_small = x < kSmallest;
+  const float scaled = is_small ? x * 0x1p23f : x;
+  // The exponent counts from sqrt(1/2), so that m is in [sqrt(1/2), sqrt(2)).
+  const uint32_t bits = std::bit_cast<uint32_t>(scaled) - 0x3f3504f3u;
+  const auto exponent = static_cast<float>(static_cast<int32_t>(bits) >> 23);
+  const float n = exponent - (is_small ? 23.0f : 0.0f);
+  const float m = std::bit_cast<float>((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float z = m * m;
+  const float tail = p * m * z + n * -2.12194440e-4f - 0.5f * z;
+  const float y = m + tail + n * 0.693359375f;
+  const float at_ends = x == 0.0f ? -kInfinity : x < kInfinity ? y : x;
+  return x < 0.0f ? __builtin_nanf("") : at_ends;
+}
+
+// ln(1 + u) for u >= 0, also where 1 + u is rounded (Goldberg, What every computer scientist should
+// know about floating-point arithmetic, theorem 4).
+CPU_OPS_INLINE float Log1Plus(float u) noexcept {
+  const float w = 1.0f + u;
+  return w == 1.0f ? u : u * (Log(w) / (w - 1.0f));
 }
 
 // 1 / (1 + e^-x) to 2e-7 relative for x > -87. The division costs less than Newton's method would:
@@ -160,6 +206,29 @@ CPU_OPS_INLINE float Tanh(float x) noexcept {
   const float near = p * z * x + x;
   const float far = 1.0f - 2.0f / (Exp(2.0f * magnitude) + 1.0f);
   return magnitude < 0.625f ? near : (x < 0.0f ? -far : far);
+}
+
+// erf(x) to 2e-7 relative: N. Juffa's polynomials (math.stackexchange.com, "Approximating erf"), of
+// x near 0 and of ln(1 - erf x) farther out.
+CPU_OPS_INLINE float Erf(float x) noexcept {
+  const float t = x < 0.0f ? -x : x;
+  const float z = x * x;
+  float far = -1.72853470e-5f * t + 3.83197126e-4f;
+  far = far * z + (-3.88396438e-3f * t + 2.42546219e-2f);
+  far = far * t - 1.06777877e-1f;
+  far = far * t - 6.34846687e-1f;
+  far = far * t - 1.28717512e-1f;
+  far = 1.0f - Exp(far * t - t);
+  float near = -5.96761703e-4f;
+  near = near * z + 4.99119423e-3f;
+  near = near * z - 2.67681349e-2f;
+  near = near * z + 1.12819925e-1f;
+  near = near * z - 3.76125336e-1f;
+  near = near * z + 1.28379166e-1f;
+  near = near * x + x;
+  // Beyond 4 it is 1, and the polynomial would overflow.
+  const float bounded = t > 4.0f ? 1.0f : far;
+  return t > 0.927734375f ? (x < 0.0f ? -bounded : bounded) : near;
 }
 
 }  // namespace engine::cpu_ops

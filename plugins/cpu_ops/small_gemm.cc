@@ -1,5 +1,7 @@
 #include "small_gemm.h"
 
+#include <algorithm>
+
 #include "simd.h"
 
 namespace engine::cpu_ops {
@@ -72,18 +74,22 @@ CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, R
 }
 
 // Four rows of four columns, through registers: a plain loop over one side would gather.
-CPU_OPS_INLINE void TransposeBlock(RowMatrix source, float* target, int64_t stride) noexcept {
+CPU_OPS_INLINE void TransposeBlock(RowMatrix source, RowTarget target, bool sum) noexcept {
   Float4 row[4];
   for (int i = 0; i < 4; ++i) row[i] = LoadAs<Float4>(source.data + i * source.row_stride);
   const Float4 low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
   const Float4 low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
   const Float4 high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
   const Float4 high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
-  const Float4 column[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
-                            __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
-                            __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
-                            __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
-  for (int j = 0; j < 4; ++j) StoreAs(target + j * stride, column[j]);
+  Float4 column[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                      __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                      __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                      __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+  for (int j = 0; j < 4; ++j) {
+    float* const to = target.data + j * target.row_stride;
+    if (sum) column[j] += LoadAs<Float4>(to);
+    StoreAs(to, column[j]);
+  }
 }
 
 }  // namespace
@@ -93,16 +99,18 @@ void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, Ro
   Multiply(m, n, k, a, b, c, sum);
 }
 
-void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
-               int64_t padded_rows) noexcept {
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,
+               bool sum) noexcept {
   const int64_t block_rows = rows / 4 * 4, block_columns = columns / 4 * 4;
   const auto copy = [&](int64_t i, int64_t j) {
-    target[j * padded_rows + i] = source.data[i * source.row_stride + j];
+    const float value = source.data[i * source.row_stride + j];
+    float& to = target.data[j * target.row_stride + i];
+    to = sum ? to + value : value;
   };
   for (int64_t i = 0; i < block_rows; i += 4) {
     for (int64_t j = 0; j < block_columns; j += 4) {
       TransposeBlock({source.data + i * source.row_stride + j, source.row_stride},
-                     target + j * padded_rows + i, padded_rows);
+                     {target.data + j * target.row_stride + i, target.row_stride}, sum);
     }
     for (int64_t j = block_columns; j < columns; ++j) {
       for (int64_t r = i; r < i + 4; ++r) copy(r, j);
@@ -110,7 +118,14 @@ void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
   }
   for (int64_t j = 0; j < columns; ++j) {
     for (int64_t i = block_rows; i < rows; ++i) copy(i, j);
-    for (int64_t i = rows; i < padded_rows; ++i) target[j * padded_rows + i] = 0.0f;
+  }
+}
+
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
+               int64_t padded_rows) noexcept {
+  Transpose(source, rows, columns, {target, padded_rows});
+  for (int64_t j = 0; j < columns && rows < padded_rows; ++j) {
+    std::fill(target + j * padded_rows + rows, target + (j + 1) * padded_rows, 0.0f);
   }
 }
 

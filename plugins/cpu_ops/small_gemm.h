@@ -32,7 +32,10 @@ struct RowTarget {
 void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                bool sum) noexcept;
 
-// target (columns, padded_rows) = source (rows, columns) transposed, and zeros in the padding.
+// target (columns, rows) = source (rows, columns) transposed, or += when `sum`.
+void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,
+               bool sum = false) noexcept;
+// The same with zeros behind each row of the target.
 void Transpose(RowMatrix source, int64_t rows, int64_t columns, float* target,
                int64_t padded_rows) noexcept;
 

@@ -14,8 +14,8 @@ namespace {
 class ConvPaths : public ::testing::TestWithParam<std::string> {
  protected:
   void Check(const std::string& window, const Shape& x, int64_t channels,
-             const std::vector<int>& threads = {1}) {
-    OpSample sample = Sample("conv2d(" + window + ")=float32[1*]");
+             const std::vector<int>& threads = {1}, const std::string& op = "conv2d") {
+    OpSample sample = Sample(op + "(" + window + ")=float32[1*]");
     sample.attributes["channels"] = std::to_string(channels);
     sample.inputs[0].shape = x;
     SCOPED_TRACE(sample.Text());
@@ -37,6 +37,23 @@ TEST_P(ConvPaths, EveryWindowOverEveryPlane) {
           Check("kernel=" + std::to_string(kernel) + ",stride=" + std::to_string(stride) +
                     ",padding=" + std::to_string(padding),
                 Shape{3, extent, extent + 1, 3}, 5);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ConvPaths, EveryDilationAndGroup) {
+  for (const std::string op : {"conv2d", "conv_transpose2d"}) {
+    for (const char* kernel : {"2,3", "3,1"}) {
+      for (int stride : {1, 2, 3, 4}) {
+        for (int dilation : {1, 2, 3, 4}) {
+          for (int groups : {1, 2, 4}) {
+            Check("kernel=" + std::string(kernel) + ",stride=" + std::to_string(stride) +
+                      ",dilation=" + std::to_string(dilation) +
+                      ",padding=1,2,0,1,groups=" + std::to_string(groups),
+                  Shape{2, 9, 8, 4}, groups == 4 ? 4 : 6, {1}, op);
+          }
         }
       }
     }

@@ -165,10 +165,15 @@ Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
       {"huber", ReferenceHuber},
       {"binary_cross_entropy", ReferenceBinaryCrossEntropy},
       {"conv2d", ReferenceConv2d},
+      {"conv_transpose2d", ReferenceConvTranspose2d},
       {"max_pool", ReferenceMaxPool},
       {"avg_pool", ReferenceAvgPool},
       {"global_avg_pool", ReferenceGlobalAvgPool},
-      {"to_channels_last", ReferenceToChannelsLast}};
+      {"global_max_pool", ReferenceGlobalMaxPool},
+      {"resize", ReferenceResize},
+      {"group_norm", ReferenceGroupNorm},
+      {"to_channels_last", ReferenceToChannelsLast},
+      {"to_channels_first", ReferenceToChannelsFirst}};
   const auto found = formulas.find(sample.op);
   if (found == formulas.end()) return {};
   const auto attributes = std::make_shared<OptionValues>(specs, sample.op, sample.attributes);

@@ -44,10 +44,15 @@ Values ReferenceNorm(Inputs inputs, const Statistics& statistics, double epsilon
 
 // In reference_image_ops.cc:
 Values ReferenceConv2d(Inputs inputs, const Options& attributes);
+Values ReferenceConvTranspose2d(Inputs inputs, const Options& attributes);
 Values ReferenceMaxPool(Inputs inputs, const Options& attributes);
 Values ReferenceAvgPool(Inputs inputs, const Options& attributes);
 Values ReferenceGlobalAvgPool(Inputs inputs, const Options& attributes);
+Values ReferenceGlobalMaxPool(Inputs inputs, const Options& attributes);
+Values ReferenceResize(Inputs inputs, const Options& attributes);
+Values ReferenceGroupNorm(Inputs inputs, const Options& attributes);
 Values ReferenceToChannelsLast(Inputs inputs, const Options& attributes);
+Values ReferenceToChannelsFirst(Inputs inputs, const Options& attributes);
 
 // In reference_losses.cc:
 Values ReferenceSoftmaxCrossEntropy(Inputs inputs, const Options& attributes);

@@ -82,13 +82,16 @@ TEST(CompleteAttributes, AreThoseThatTheOpPublishes) {
   entry.options = {
       {.scope = "linear", .name = "units", .type = OptionType::kInt, .min = 1, .max = 9},
       {.scope = "linear", .name = "bias", .type = OptionType::kBool, .default_value = "true"},
-      {.scope = "relu", .name = "leak", .type = OptionType::kFloat, .default_value = "0"}};
+      {.scope = "relu", .name = "leak", .type = OptionType::kFloat, .default_value = "0"},
+      {.scope = "pad", .name = "units", .type = OptionType::kInts}};
   OwnedOption units{.name = "units", .type = OptionType::kInt, .integer = 3};
   const auto complete = ValueOf(CompleteAttributes(entry, "linear", {units}));
   ASSERT_EQ(complete.size(), 2u);
   EXPECT_EQ(complete[0].integer, 3);
   EXPECT_EQ(complete[1].name, "bias");
   EXPECT_EQ(complete[1].integer, 1);
+  EXPECT_EQ(ValueOf(CompleteAttributes(entry, "pad", {units}))[0].integers,
+            std::vector{int64_t{3}});
   EXPECT_FALSE(CompleteAttributes(entry, "linear", {}).ok()) << "units must be given";
   EXPECT_STREQ(CompleteAttributes(entry, "relu", {units}).status().message(),
                "op 'relu' of plugin 'ops' has no attribute 'units'");

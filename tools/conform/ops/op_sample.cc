@@ -54,7 +54,8 @@ Tensor RandomTensor(const TensorSpec& spec, const Domain& domain, std::mt19937& 
 Result<OpSample> OpSample::Parse(const std::string& text) {
   static const std::regex whole(
       "([a-z0-9_]+)(?:\\(([^)]*)\\))?=((?:[a-z0-9]+\\[(?:[0-9]+\\*?)?(?:,[0-9]+)*\\],?)*)");
-  static const std::regex attribute("([a-z0-9_]+)=([^,]*)"), input("([a-z0-9]+)\\[([^\\]]*)\\]");
+  static const std::regex attribute("([a-z0-9_]+)=((?:[^,]|,(?![a-z0-9_]+=))*)"),
+      input("([a-z0-9]+)\\[([^\\]]*)\\]");
   const Status wrong = Status::Error(StatusCode::kConfig,
                                      "--inputs %s: it must be OP=INPUT,... or "
                                      "OP(ATTRIBUTE=VALUE,...)=INPUT,... with inputs such as "

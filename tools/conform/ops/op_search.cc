@@ -115,12 +115,12 @@ class Searcher {
     std::string name;
     const OptionSpec& spec;
     bool required() const {
-      return spec.default_value.view().empty() && spec.type != OptionType::kInts &&
+      return spec.default_value.view().empty() &&
              (spec.type != OptionType::kString || spec.min >= 1);
     }
   };
 
-  // Values of the attributes that have none. First the same number for all.
+  // Values of the attributes that have none, also lists. First the same number for all.
   std::vector<OptionValues::Overrides> AttributeSets() const {
     std::vector<OptionValues::Overrides> sets;
     std::mt19937 random(1);

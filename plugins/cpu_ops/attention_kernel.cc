@@ -1,0 +1,222 @@
+#include "attention_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// Rows of scores kept for the gradients of k and v; a multiple of kTileRows.
+constexpr int64_t kQueryBlock = 64;
+
+constexpr int64_t Padded(int64_t columns) noexcept {
+  return (columns + kLanes - 1) / kLanes * kLanes;
+}
+
+// The tile of scores of queries [first, first + rows): rows <= kTileRows, `columns` keys with
+// padding. When causal, keys after the last query are not even computed.
+struct ScoreTile {
+  int64_t first;
+  int64_t rows;
+  int64_t columns;
+  int64_t stride;  // between rows of scores
+  int64_t length;
+  float scale;           // in the exponent: 1 once there is a mask in the scores
+  float gradient_scale;  // of q k^T
+  bool causal;
+  const float* mask;
+  int64_t mask_row, mask_column;
+
+  ScoreTile(const AttentionHead& head, int64_t begin, int64_t end) noexcept
+      : first(begin),
+        rows(std::min(kTileRows, end - begin)),
+        columns(Padded(head.causal ? std::min(first + rows, head.keys) : head.keys)),
+        stride(Padded(head.keys)),
+        length(head.keys),
+        scale(head.mask == nullptr ? head.scale : 1.0f),
+        gradient_scale(head.scale),
+        causal(head.causal),
+        mask(head.mask),
+        mask_row(head.mask_row),
+        mask_column(head.mask_column) {}
+
+  int64_t keys() const noexcept { return std::min(columns, length); }
+  int64_t visible(int64_t row) const noexcept {
+    return causal ? std::min(first + row + 1, length) : length;
+  }
+};
+
+// scores -> scale * score + mask
+CPU_OPS_INLINE void AddMask(const ScoreTile& tile, int64_t row, float* scores) noexcept {
+  const float* const mask = tile.mask + (tile.first + row) * tile.mask_row;
+  const int64_t keys = tile.keys();
+  for (int64_t j = 0; j < keys; j += kLanes) {
+    const int64_t lanes = LanesAt(j, keys);
+    const Float16 added = tile.mask_column == 0 ? Float16{} + *mask : Load(mask + j, lanes);
+    Store(scores + j, tile.gradient_scale * Load(scores + j) + added);
+  }
+}
+
+// Keys that a row does not see get a score of -infinity, of which the exponential is 0; so the
+// loops over rows run over whole vectors.
+CPU_OPS_INLINE void Mask(const ScoreTile& tile, int64_t row, float* scores) noexcept {
+  if (tile.mask != nullptr) AddMask(tile, row, scores);
+  constexpr Float16 kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const int64_t visible = tile.visible(row);
+  for (int64_t j = visible / kLanes * kLanes; j < tile.columns; j += kLanes) {
+    const auto seen = static_cast<float>(visible - j);
+    const Float16 hidden = Float16{} - std::numeric_limits<float>::infinity();
+    Store(scores + j, kIndex < seen ? Load(scores + j) : hidden);
+  }
+}
+
+// scores -> exp(scale * (score - largest)); inverse_sums[row] = 1 / their sum.
+CPU_OPS_KERNEL void ExponentiateRows(const ScoreTile& tile, float* scores, float* inverse_sums,
+                                     float* log_sums) {
+  for (int64_t row = 0; row < tile.rows; ++row, scores += tile.stride) {
+    Mask(tile, row, scores);
+    Float16 largest_lanes = Load(scores);
+    for (int64_t j = kLanes; j < tile.columns; j += kLanes) {
+      largest_lanes = Larger(largest_lanes, Load(scores + j));
+    }
+    const float largest = Largest(largest_lanes);
+    Float16 sums = {};
+    for (int64_t j = 0; j < tile.columns; j += kLanes) {
+      const Float16 exponentials = Exp(tile.scale * (Load(scores + j) - largest));
+      Store(scores + j, exponentials);
+      sums += exponentials;
+    }
+    const float sum = Sum(sums);
+    inverse_sums[row] = 1.0f / sum;
+    if (log_sums != nullptr) log_sums[tile.first + row] = tile.scale * largest + std::log(sum);
+  }
+}
+
+CPU_OPS_KERNEL void ScaleRows(int64_t rows, int64_t width, const float* factors, RowTarget y) {
+  for (int64_t row = 0; row < rows; ++row) {
+    float* values = y.data + row * y.row_stride;
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) values[j] *= factors[row];
+  }
+}
+
+// scores -> probabilities p, and dp (gradients of p) -> gradients of the scores:
+//   ds = scale * p * (dp - sum(p * dp)).
+CPU_OPS_KERNEL void SoftmaxGradientRows(const ScoreTile& tile, const float* log_sums, float* scores,
+                                        float* dp) {
+  for (int64_t row = 0; row < tile.rows; ++row, scores += tile.stride, dp += tile.stride) {
+    Mask(tile, row, scores);
+    const float log_sum = log_sums[tile.first + row];
+    Float16 dots = {};
+    for (int64_t j = 0; j < tile.columns; j += kLanes) {
+      const Float16 p = Exp(tile.scale * Load(scores + j) - log_sum);
+      Store(scores + j, p);
+      dots += p * Load(dp + j);
+    }
+    const float dot = Sum(dots);
+    for (int64_t j = 0; j < tile.columns; j += kLanes) {
+      Store(dp + j, tile.gradient_scale * Load(scores + j) * (Load(dp + j) - dot));
+    }
+  }
+}
+
+RowMatrix Row(RowMatrix matrix, int64_t row) noexcept {
+  return {matrix.data + row * matrix.row_stride, matrix.row_stride};
+}
+
+RowTarget Row(RowTarget matrix, int64_t row) noexcept {
+  return {matrix.data + row * matrix.row_stride, matrix.row_stride};
+}
+
+StridedMatrix Strided(RowMatrix matrix) noexcept {
+  return {matrix.data, matrix.row_stride, 1};
+}
+
+// Gradients of k and v from queries [begin, end), whose p and ds are given.
+void KeyGradients(const AttentionHead& head, RowMatrix dy, int64_t begin, int64_t end,
+                  const float* p, const float* ds, const AttentionGradients& gradients) noexcept {
+  const int64_t stride = Padded(head.keys);
+  const int64_t keys = head.causal ? std::min(end, head.keys) : head.keys;
+  for (int64_t key = 0; key < keys; key += kTileRows) {
+    const int64_t rows = std::min(kTileRows, keys - key);
+    const int64_t first = head.causal ? std::max(begin, key) : begin;  // query that sees the keys
+    const bool later = begin > (head.causal ? key : 0);
+    const int64_t offset = (first - begin) * stride + key;
+    if (gradients.dv.data != nullptr) {
+      SmallGemm(rows, head.value_size, end - first, {p + offset, 1, stride}, Row(dy, first),
+                Row(gradients.dv, key), gradients.sum_v || later);
+    }
+    if (gradients.dk.data != nullptr) {
+      SmallGemm(rows, head.size, end - first, {ds + offset, 1, stride}, Row(head.q, first),
+                Row(gradients.dk, key), gradients.sum_k || later);
+    }
+  }
+}
+
+// Zeros in rows [begin, end) of a gradient that is written.
+void ZeroRows(RowTarget target, int64_t begin, int64_t end, int64_t width, bool sum) noexcept {
+  if (target.data == nullptr || sum) return;
+  for (int64_t i = begin; i < end; ++i) std::fill_n(Row(target, i).data, width, 0.0f);
+}
+
+}  // namespace
+
+int64_t AttentionScratch(int64_t keys, int64_t size, int64_t value_size) noexcept {
+  return Padded(keys) * (size + value_size + 2 * kQueryBlock);
+}
+
+// Rows of y are divided by their sums last: the probabilities themselves are never needed.
+void AttentionForward(const AttentionHead& head, RowTarget y, float* log_sums,
+                      float* scratch) noexcept {
+  const int64_t stride = Padded(head.keys);
+  float* k_transposed = scratch;
+  float* scores = k_transposed + head.size * stride;
+  Transpose(head.k, head.keys, head.size, k_transposed, stride);
+  for (int64_t query = 0; query < head.queries; query += kTileRows) {
+    const ScoreTile tile(head, query, head.queries);
+    float inverse_sums[kTileRows];
+    SmallGemm(tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
+              {k_transposed, stride}, {scores, stride}, false);
+    ExponentiateRows(tile, scores, inverse_sums, log_sums);
+    SmallGemm(tile.rows, head.value_size, tile.keys(), {scores, stride, 1}, head.v, Row(y, query),
+              false);
+    ScaleRows(tile.rows, head.value_size, inverse_sums, Row(y, query));
+  }
+}
+
+// Scratch: k and v transposed, then p and ds of a block of queries, whose rows are `stride` apart.
+void AttentionBackward(const AttentionHead& head, RowMatrix dy, const float* log_sums,
+                       const AttentionGradients& gradients, float* scratch) noexcept {
+  const int64_t stride = Padded(head.keys);
+  float* k_transposed = scratch;
+  float* v_transposed = k_transposed + head.size * stride;
+  float* p = v_transposed + head.value_size * stride;
+  float* ds = p + kQueryBlock * stride;
+  Transpose(head.k, head.keys, head.size, k_transposed, stride);
+  Transpose(head.v, head.keys, head.value_size, v_transposed, stride);
+  for (int64_t begin = 0; begin < head.queries; begin += kQueryBlock) {
+    const int64_t end = std::min(begin + kQueryBlock, head.queries);
+    for (int64_t query = begin; query < end; query += kTileRows) {
+      const ScoreTile tile(head, query, end);
+      float* tile_p = p + (query - begin) * stride;
+      float* tile_ds = ds + (query - begin) * stride;
+      SmallGemm(tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
+                {k_transposed, stride}, {tile_p, stride}, false);
+      SmallGemm(tile.rows, tile.columns, head.value_size, Strided(Row(dy, query)),
+                {v_transposed, stride}, {tile_ds, stride}, false);
+      SoftmaxGradientRows(tile, log_sums, tile_p, tile_ds);
+      if (gradients.dq.data == nullptr) continue;
+      SmallGemm(tile.rows, head.size, tile.keys(), {tile_ds, stride, 1}, head.k,
+                Row(gradients.dq, query), gradients.sum_q);
+    }
+    KeyGradients(head, dy, begin, end, p, ds, gradients);
+  }
+  const int64_t seen = head.causal ? std::min(head.queries, head.keys) : head.keys;
+  ZeroRows(gradients.dk, seen, head.keys, head.size, gradients.sum_k);
+  ZeroRows(gradients.dv, seen, head.keys, head.value_size, gradients.sum_v);
+}
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,60 @@
+#include "axis_map.h"
+
+#include "parallel.h"
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// Rows [begin, end) of the target, which are counted over all samples.
+CPU_OPS_KERNEL void MapRows(const PlaneMap& map, int64_t begin, int64_t end) {
+  const int64_t height = map.rows.targets(), width = map.columns.targets();
+  for (int64_t at = begin; at < end; ++at) {
+    const float* plane = map.source + at / height * map.height * map.width * map.channels;
+    const AxisMap::Term* const row_begin = map.rows.begin(at % height);
+    const AxisMap::Term* const row_end = map.rows.end(at % height);
+    for (int64_t x = 0; x < width; ++x) {
+      for (int64_t c = 0; c < map.channels; c += kLanes) {
+        const int64_t lanes = LanesAt(c, map.channels);
+        Float16 total = {};
+        for (const AxisMap::Term* row = row_begin; row != row_end; ++row) {
+          const float* source = plane + row->source * map.width * map.channels + c;
+          const AxisMap::Term* const last = map.columns.end(x);
+          for (const AxisMap::Term* term = map.columns.begin(x); term != last; ++term) {
+            total +=
+                Load(source + term->source * map.channels, lanes) * (row->weight * term->weight);
+          }
+        }
+        float* target = map.target + (at * width + x) * map.channels + c;
+        Store(target, map.sum ? total + Load(target, lanes) : total, lanes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+AxisMap AxisMap::Transposed(int64_t sources) const {
+  std::vector<std::vector<Term>> lists(static_cast<size_t>(sources));
+  for (int64_t i = 0; i < targets(); ++i) {
+    for (const Term* term = begin(i); term != end(i); ++term) {
+      lists[static_cast<size_t>(term->source)].push_back({i, term->weight});
+    }
+  }
+  AxisMap map;
+  for (const std::vector<Term>& list : lists) {
+    for (const Term& term : list) map.Add(term.source, term.weight);
+    map.EndTarget();
+  }
+  return map;
+}
+
+void MapPlanes(const PlaneMap& map) noexcept {
+  const int64_t rows = map.samples * map.rows.targets();
+  if (rows == 0) return;
+  const int64_t elements = (map.height * map.width / map.rows.targets() + map.columns.targets());
+  ForRows(rows, elements * map.channels,
+          [&](int64_t begin, int64_t end) { MapRows(map, begin, end); });
+}
+
+}  // namespace engine::cpu_ops

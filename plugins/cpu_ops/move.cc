@@ -1,0 +1,378 @@
+// Ops that only move elements: y has those of x at other places. The gradient goes back along the
+// same strides; where an element of x is in y several times, it is a sum.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "array_ops.h"
+#include "cpu_op.h"
+#include "kit/array_move_shapes.h"
+#include "parallel.h"
+#include "strided.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+class ReshapeOp final : public CpuOp {
+ public:
+  ReshapeOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), shape_(attributes.Ints("shape")) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    return kit::InferReshape(Inferring(inputs, signature), shape_);
+  }
+
+ protected:
+  Status DoForward(const OpCall&) noexcept override { return {}; }
+  Status DoBackward(const OpCall& call) noexcept override {
+    PassGradient(call, call.output_grads[0], 0);
+    return {};
+  }
+
+ private:
+  const kit::DimList shape_;
+};
+
+class ExpandOp final : public CpuOp {
+ public:
+  ExpandOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), shape_(attributes.Ints("shape")) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->workspace_bytes = ReduceScratch(threads());
+    return kit::InferExpand(Inferring(inputs, signature), shape_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    Copy({y.shape, {BroadcastStrides(x.shape, y.shape), DenseStrides(y.shape)}}, x.f32(), y.f32(),
+         false);
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    const Loops<2> loops(dy.shape, {DenseStrides(dy.shape), BroadcastStrides(dx.shape, dy.shape)});
+    Reduce(loops, kSum, dy.f32(), {dx.f32(), Accumulates(call, 0)}, call.workspace);
+    return {};
+  }
+
+ private:
+  const kit::DimList shape_;
+};
+
+class TransposeOp final : public CpuOp {
+ public:
+  TransposeOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), given_(attributes.Ints("order")) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    return kit::InferTranspose(Inferring(inputs, signature), given_, order_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    const Strides of_x = DenseStrides(x.shape);
+    Strides by_y = {};
+    for (size_t i = 0; i < by_y.size(); ++i) by_y[i] = of_x[static_cast<size_t>(order_[i])];
+    Copy({y.shape, {by_y, DenseStrides(y.shape)}}, x.f32(), y.f32(), false);
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    const Strides of_y = DenseStrides(dy.shape);
+    Strides by_x = {};
+    for (int32_t i = 0; i < dy.shape.ndim; ++i) {
+      by_x[static_cast<size_t>(order_[i])] = of_y[static_cast<size_t>(i)];
+    }
+    Copy({dx.shape, {by_x, DenseStrides(dx.shape)}}, dy.f32(), dx.f32(), Accumulates(call, 0));
+    return {};
+  }
+
+ private:
+  const kit::DimList given_;
+  int32_t order_[kMaxDims] = {};
+};
+
+class ConcatOp final : public CpuOp {
+ public:
+  ConcatOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), given_(attributes.Int("axis")) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    signature->workspace_bytes = ReduceScratch(threads());
+    return kit::InferConcat(Inferring(inputs, signature), given_, &axis_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView& y = call.outputs[0];
+    int64_t begin = 0;
+    for (const TensorView& x : call.inputs) {
+      const Part part(*this, x.shape, y.shape, &begin);
+      Copy({part.shape, {part.by_x, part.by_y}}, x.f32(), y.f32() + part.offset, false);
+    }
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    const TensorView& dy = call.output_grads[0];
+    int64_t begin = 0;
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      const Part part(*this, call.inputs[i].shape, dy.shape, &begin);
+      if (!WantsGradient(call, i)) continue;
+      const TensorView& dx = call.input_grads[i];
+      const float* const source = dy.f32() + part.offset;
+      const bool sum = Accumulates(call, static_cast<int32_t>(i));
+      if (part.shape == dx.shape) {
+        Copy({part.shape, {part.by_y, part.by_x}}, source, dx.f32(), sum);
+        continue;
+      }
+      // One that all samples share.
+      Reduce({part.shape, {part.by_y, part.by_x}}, kSum, source, {dx.f32(), sum}, call.workspace);
+    }
+    return {};
+  }
+
+ private:
+  // Where an input is in y.
+  struct Part {
+    Shape shape;
+    Strides by_x, by_y;
+    int64_t offset;
+
+    Part(const ConcatOp& op, const Shape& x, const Shape& y, int64_t* begin) noexcept
+        : shape(y), by_y(DenseStrides(y)) {
+      shape[op.axis_] = x[op.axis_];
+      by_x = BroadcastStrides(x, shape);
+      offset = *begin * by_y[static_cast<size_t>(op.axis_)];
+      *begin += x[op.axis_];
+    }
+  };
+
+  const int64_t given_;
+  int32_t axis_ = 0;
+};
+
+class SliceOp final : public CpuOp {
+ public:
+  SliceOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), given_(attributes) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    return kit::InferSlice(Inferring(inputs, signature), given_, &range_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    int64_t offset = 0;
+    const Strides by_x = PlacesIn(x.shape, &offset);
+    Copy({y.shape, {by_x, DenseStrides(y.shape)}}, x.f32() + offset, y.f32(), false);
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    int64_t offset = 0;
+    const Strides by_x = PlacesIn(dx.shape, &offset);
+    ZeroGradient(call, 0);
+    Copy({dy.shape, {DenseStrides(dy.shape), by_x}}, dy.f32(), dx.f32() + offset, true);
+    return {};
+  }
+
+ private:
+  Strides PlacesIn(const Shape& x, int64_t* offset) const noexcept {
+    Strides strides = DenseStrides(x);
+    int64_t& stride = strides[static_cast<size_t>(range_.axis)];
+    *offset = x.Count() == 0 ? 0 : range_.begin * stride;
+    stride *= range_.step;
+    return strides;
+  }
+
+  const kit::SliceAttributes given_;
+  kit::AxisRange range_;
+};
+
+// Outside of x a padding repeats what is inside: axis by axis, the last one first, whole slabs of y
+// are copied within y. The gradient goes the same way back, in a copy of that of y.
+class PadOp final : public CpuOp {
+ public:
+  PadOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context), given_(attributes) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_RETURN_IF_ERROR(kit::InferPad(Inferring(inputs, signature), given_));
+    first_ = kit::FirstAxis(inputs[0]);
+    if (!is_constant()) {
+      signature->workspace_bytes =
+          signature->outputs[0].shape.Count() * static_cast<int64_t>(sizeof(float));
+    }
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    if (is_constant()) {
+      ForElements(y.count(), [&](int64_t begin, int64_t end) {
+        std::fill(y.f32() + begin, y.f32() + end, given_.value);
+      });
+    }
+    Copy({x.shape, {DenseStrides(x.shape), DenseStrides(y.shape)}}, x.f32(),
+         y.f32() + Inside(y.shape), false);
+    for (int32_t axis = x.shape.ndim; !is_constant() && axis-- > first_;) {
+      ForSlabs(x.shape, y.shape, axis, [&](const Loops<2>& slab, int64_t inner, int64_t outer) {
+        Copy(slab, y.f32() + inner, y.f32() + outer, false);
+      });
+    }
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    const float* source = dy.f32();
+    if (!is_constant() && dy.count() > 0) {
+      auto* const folded = static_cast<float*>(call.workspace);
+      std::memcpy(folded, source, dy.size_bytes());
+      for (int32_t axis = first_; axis < dx.shape.ndim; ++axis) {
+        ForSlabs(dx.shape, dy.shape, axis, [&](const Loops<2>& slab, int64_t inner, int64_t outer) {
+          Copy(slab, folded + outer, folded + inner, true);
+        });
+      }
+      source = folded;
+    }
+    Copy({dx.shape, {DenseStrides(dy.shape), DenseStrides(dx.shape)}}, source + Inside(dy.shape),
+         dx.f32(), Accumulates(call, 0));
+    return {};
+  }
+
+ private:
+  bool is_constant() const noexcept { return given_.mode == kit::PadAttributes::Mode::kConstant; }
+  int64_t Before(int32_t axis) const noexcept {
+    return axis < first_ ? 0 : given_.before[axis - first_];
+  }
+
+  // The first element of x in y.
+  int64_t Inside(const Shape& y) const noexcept {
+    if (y.Count() == 0) return 0;
+    int64_t offset = 0;
+    for (int32_t i = first_; i < y.ndim; ++i) offset += Before(i) * y.Count(i + 1);
+    return offset;
+  }
+
+  // body(slab, offset inside, offset outside) for the positions of the axis beside x. Axes before it
+  // have the extents of x, those behind it all of y.
+  template <typename Body>
+  void ForSlabs(const Shape& x, const Shape& y, int32_t axis, const Body& body) const noexcept {
+    Shape slab = y;
+    int64_t offset = 0;
+    for (int32_t i = 0; i < axis; ++i) {
+      slab[i] = x[i];
+      offset += Before(i) * y.Count(i + 1);
+    }
+    slab[axis] = 1;
+    const int64_t before = Before(axis), stride = y.Count(axis + 1);
+    const Strides strides = DenseStrides(y);
+    for (int64_t i = -before; i < y[axis] - before; ++i) {
+      const int64_t inner = given_.Source(i, x[axis]);
+      if (inner == i) continue;
+      body(Loops<2>(slab, {strides, strides}), offset + (before + inner) * stride,
+           offset + (before + i) * stride);
+    }
+  }
+
+  const kit::PadAttributes given_;
+  int32_t first_ = 0;
+};
+
+class GatherOp final : public CpuOp {
+ public:
+  GatherOp(const OpContext& context, const Options& attributes) noexcept
+      : CpuOp(context),
+        given_(attributes.Int("axis")),
+        count_(attributes.Ints("indices").size()),
+        indices_(new (std::nothrow) int64_t[count_]) {
+    const std::span<const int64_t> indices = attributes.Ints("indices");
+    if (indices_ != nullptr) std::copy(indices.begin(), indices.end(), indices_.get());
+  }
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    if (indices_ == nullptr) {
+      return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for %zu indices", name(),
+                           count_);
+    }
+    const std::span<const int64_t> indices(indices_.get(), count_);
+    return kit::InferGather(Inferring(inputs, signature), given_, indices, &axis_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    const int64_t inner = x.shape.Count(axis_ + 1), positions = y.shape[axis_];
+    ForRows(y.shape.Count(0, axis_) * positions, inner, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* const row = x.f32() + Source(x, i / positions, i % positions) * inner;
+        std::copy_n(row, inner, y.f32() + i * inner);
+      }
+    });
+    return {};
+  }
+
+  // Threads share what is outside of the axis, or else what is inside: each sum has one order.
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    const int64_t outer = dx.shape.Count(0, axis_), inner = dx.shape.Count(axis_ + 1);
+    const int64_t positions = dy.shape[axis_];
+    ZeroGradient(call, 0);
+    const auto add = [&](int64_t sample, int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < positions; ++i) {
+        float* const row = dx.f32() + Source(dx, sample, i) * inner;
+        Add(row, dy.f32() + (sample * positions + i) * inner, row, begin, end);
+      }
+    };
+    const int32_t parts = PartCount(dy.count(), kElementGrain);
+    if (outer == 1) {
+      ForEachPart(parts, inner, kLine,
+                  [&](int32_t, int64_t begin, int64_t end) { add(0, begin, end); });
+      return {};
+    }
+    ForEachPart(parts, outer, 1, [&](int32_t, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) add(i, 0, inner);
+    });
+    return {};
+  }
+
+ private:
+  int64_t Source(const TensorView& x, int64_t outer, int64_t position) const noexcept {
+    const int64_t extent = x.shape[axis_], index = indices_[static_cast<size_t>(position)];
+    return outer * extent + (index < 0 ? index + extent : index);
+  }
+
+  const int64_t given_;
+  const size_t count_;
+  const std::unique_ptr<int64_t[]> indices_;
+  int32_t axis_ = 0;
+};
+
+}  // namespace
+
+const OpFactory kMakeConcat = kit::NewOp<ConcatOp>;
+const OpFactory kMakeExpand = kit::NewOp<ExpandOp>;
+const OpFactory kMakeGather = kit::NewOp<GatherOp>;
+const OpFactory kMakePad = kit::NewOp<PadOp>;
+const OpFactory kMakeReshape = kit::NewOp<ReshapeOp>;
+const OpFactory kMakeSlice = kit::NewOp<SliceOp>;
+const OpFactory kMakeTranspose = kit::NewOp<TransposeOp>;
+
+}  // namespace engine::cpu_ops
