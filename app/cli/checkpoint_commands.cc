@@ -298,22 +298,19 @@ int ExportCommand(CheckpointFlags flags, const command::Environment& environment
         Status::Error(StatusCode::kConfig,
                       "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
   }
+  const Body body = [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
+                        const config::Config& config, base::RankContext& rank) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                            run::ExportModel(checkpoint, config, rank, files));
+    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
+    for (const std::string& file : {files.safetensors, files.onnx}) {
+      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
+    }
+    return {};
+  };
   // Ops only say what shapes they make: those of the CPU do on any machine.
   flags.plugins = {"cpu_ops", "null"};
-  return WithCheckpoint(Alone(flags), environment,
-                        [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
-                            const config::Config& config, base::RankContext& rank) -> Status {
-                          ENGINE_ASSIGN_OR_RETURN(
-                              const std::vector<std::string> notes,
-                              run::ExportModel(checkpoint, config, rank, files));
-                          for (const std::string& note : notes)
-                            fmt::print(stderr, "engine: {}\n", note);
-                          for (const std::string& file : {files.safetensors, files.onnx}) {
-                            if (!file.empty())
-                              fmt::print("step {}  {}\n", checkpoint.info.step, file);
-                          }
-                          return {};
-                        });
+  return WithCheckpoint(Alone(flags), environment, body);
 }
 
 }  // namespace engine::cli

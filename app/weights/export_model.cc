@@ -34,12 +34,15 @@ void Declare(onnx::ValueInfoProto* info, const std::string& name, const TensorSp
   }
 }
 
-// A convolution whose output only a batch norm reads can do it itself.
+// A convolution whose output only a batch norm reads can do it itself, if its weight is its own and
+// (out, in, rows, columns) in PyTorch.
 void FindFolds(const TrainedGraph& model, OnnxWriter* onnx) {
   const graph::Graph& graph = model.graph;
   const auto readers = FindReaders(graph);
   for (const graph::Node& conv : graph.nodes) {
     if (conv.op_name != "conv2d" || readers[conv.outputs[0]].size() != 1) continue;
+    const bool hwio = model.ops.Of(conv).Word("layout", "hwio") == "hwio";
+    if (hwio && conv.signature.parameter_count == 0) continue;
     const graph::Node& norm = graph.nodes[readers[conv.outputs[0]][0]];
     const auto is_own = [&](graph::ValueId value) {
       return graph.values[value].parameter != graph::kNone && readers[value].size() == 1;

@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <vector>
 #include <utility>
-#include <algorithm>
+#include <vector>
 
 #include "tests/system/train/run_test.h"
 #include "tests/unit/data/idx_bytes.h"
@@ -140,7 +140,7 @@ class Exported : public RunTest {
 // 12 images of 8 x 10 pixels, and 5 that are held out, as plugin mnist reads them.
 TEST_F(Exported, AnImageNetAnswersAsHere) {
   std::vector<float> x;
-  for (const auto& [name, count] : {std::pair{"train", 12u}, {"t10k", 5u}}) {
+  for (const auto& [name, count] : {std::pair{"train", 12u}, {"test", 5u}}) {
     std::string images = IdxHeader({count, 8, 10});
     x.clear();
     for (uint32_t i = 0; i < count * 80; ++i) {
@@ -148,12 +148,13 @@ TEST_F(Exported, AnImageNetAnswersAsHere) {
       images += static_cast<char>(value);
       x.push_back((static_cast<float>(value) / 255 - 0.1307f) / 0.3081f);
     }
-    folder_.Write(std::string("data/") + name + "-images-idx3-ubyte", images);
-    folder_.Write(std::string("data/") + name + "-labels-idx1-ubyte", IdxLabels(count));
+    folder_.Write(std::string(name) + ".idx", images);
+    folder_.Write(std::string(name) + "-labels.idx", IdxLabels(count));
   }
   WriteInput("5, 1, 8, 10", "<f4", x);
   const std::string run =
-      "data { mnist { path: \"data\" } } output { checkpoint: \"m.safetensors\" }\n"
+      "data { mnist { images: \"train.idx\" labels: \"train-labels.idx\" eval_images: \"test.idx\" "
+      "eval_labels: \"test-labels.idx\" } } output { checkpoint: \"m.safetensors\" }\n"
       "train { steps: 20 global_batch: 4 learning_rate { base: 0.02 } }\n"
       "plugins: [\"null\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n";
   ExpectSameLogits("model { cnn { channels: [3, 4] } }\n" + run);

@@ -14,6 +14,7 @@
 
 #include "app/weights/export_model.h"
 #include "app/weights/initial_weights.h"
+#include "app/weights/onnx_writer.h"
 #include "app/weights/weight_file.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
@@ -139,6 +140,20 @@ TEST_F(ExportTest, ALanguageModelHasItsPartsWrittenOut) {
   EXPECT_THAT(TypesOf(graph),
               IsSupersetOf({"Gather", "LayerNormalization", "Split", "Softmax", "Tanh", "MatMul"}));
   EXPECT_THAT(ShapesOf(graph)["causal_mask_8x8"], ElementsAre(8, 8));
+}
+
+// An op that is added to cpu_ops is written, or named here.
+TEST_F(ExportTest, EveryOpOfOursIsInTheTable) {
+  Build(kCnn, kImages);
+  const std::set<std::string> not_for_inference = {
+      "accumulate", "softmax_cross_entropy", "mean_squared_error", "mean_absolute_error",
+      "huber",      "binary_cross_entropy"};
+  size_t written = 0;
+  for (const std::string& op : rank_->config().plugins().ops[0].entry.ops) {
+    EXPECT_NE(weights::FindOpWriter(op) != nullptr, not_for_inference.contains(op)) << op;
+    written += weights::FindOpWriter(op) != nullptr;
+  }
+  EXPECT_GT(written, 50u);
 }
 
 // What was written is what a run begins with again, layouts and all.
