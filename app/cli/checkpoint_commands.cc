@@ -20,6 +20,7 @@
 #include "app/launch/agree.h"
 #include "app/launch/log.h"
 #include "app/run/evaluation.h"
+#include "app/run/export.h"
 #include "app/run/generate.h"
 #include "app/run/predict.h"
 #include "app/run/trained_model.h"
@@ -48,7 +49,8 @@ Result<config::Config> LoadConfig(const std::string& text, CheckpointFlags* flag
     return command::LoadConfig({.text = is_block ? WithData(text, flags->data) : text,
                                 .origin = "configuration in " + flags->file,
                                 .is_data = true,
-                                .overrides = overrides},
+                                .overrides = overrides,
+                                .plugins = flags->plugins},
                                flags->plugin, environment);
   };
   auto config = load(flags->overrides);
@@ -285,6 +287,31 @@ int PredictCommand(const CheckpointFlags& given, const command::Environment& env
                                               : run::PredictionFormat::kJson};
         return WritePredictions(flags, model, checkpoint.info.class_names, batches, options);
       });
+}
+
+int ExportCommand(CheckpointFlags flags, const command::Environment& environment) {
+  const run::ExportFiles files{.safetensors = flags.safetensors,
+                               .onnx = flags.onnx,
+                               .batch = flags.batch == "dynamic" ? 0 : std::stoll(flags.batch),
+                               .fold_batch_norm = flags.fold};
+  if (files.safetensors.empty() && files.onnx.empty()) {
+    return command::ReportError(
+        Status::Error(StatusCode::kConfig,
+                      "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
+  }
+  const Body body = [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
+                        const config::Config& config, base::RankContext& rank) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                            run::ExportModel(checkpoint, config, rank, files));
+    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
+    for (const std::string& file : {files.safetensors, files.onnx}) {
+      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
+    }
+    return {};
+  };
+  // Ops only say what shapes they make: those of the CPU do on any machine.
+  flags.plugins = {"cpu_ops", "null"};
+  return WithCheckpoint(Alone(flags), environment, body);
 }
 
 }  // namespace engine::cli
