@@ -78,8 +78,8 @@ Result<std::vector<Found>> ReadList(const std::string& path) {
     std::error_code error;
     const auto size = fs::file_size(folder / fields[0], error);
     if (error) {
-      return file.BadField(i, 0, "",
-                           std::string(fields[0]).append(": cannot be read: ").append(error.message()));
+      return file.BadField(
+          i, 0, "", std::string(fields[0]).append(": cannot be read: ").append(error.message()));
     }
     found.push_back({std::string(fields[0]), std::string(fields[1]), static_cast<int64_t>(size)});
   }

@@ -252,11 +252,12 @@ struct ScaleFunction {
 };
 
 // Those above.
-#define CUDA_OPS_FUNCTIONS(APPLY)                                                              \
-  APPLY(Relu)                                                                                  \
-  APPLY(Tanh) APPLY(Gelu) APPLY(Sigmoid) APPLY(Silu) APPLY(HardSigmoid) APPLY(HardSwish)       \
-      APPLY(LeakyRelu) APPLY(Elu) APPLY(GeluErf) APPLY(Clip) APPLY(Exp) APPLY(Log) APPLY(Sqrt) \
-          APPLY(Reciprocal) APPLY(Abs) APPLY(Erf) APPLY(Softplus) APPLY(Mish) APPLY(Sin)       \
-              APPLY(Cos) APPLY(Pow) APPLY(Scale)
+#define CUDA_OPS_FUNCTIONS(APPLY)                                                               \
+  APPLY(Relu)                                                                                   \
+  APPLY(Tanh)                                                                                   \
+  APPLY(Gelu) APPLY(Sigmoid) APPLY(Silu) APPLY(HardSigmoid) APPLY(HardSwish) APPLY(LeakyRelu)   \
+      APPLY(Elu) APPLY(GeluErf) APPLY(Clip) APPLY(Exp) APPLY(Log) APPLY(Sqrt) APPLY(Reciprocal) \
+          APPLY(Abs) APPLY(Erf) APPLY(Softplus) APPLY(Mish) APPLY(Sin) APPLY(Cos) APPLY(Pow)    \
+              APPLY(Scale)
 
 }  // namespace engine::cuda_ops
