@@ -26,6 +26,9 @@ class ComputeTimes {
   // Nanoseconds by task; of transfers 0. kBadData names a task that was never measured.
   Result<std::vector<int64_t>> For(const exec::TaskGraph& graph) const;
 
+  // How much the steps that were timed differ: (longest - shortest) / median; 0: not known.
+  double spread = 0;
+
   // From the end of a compute task to the begin of one that was ready by then.
   int64_t task_overhead_ns() const { return static_cast<int64_t>(task_overhead_.Value()); }
   // From the end of a step's backward pass and statistics to the begin of the next step.

@@ -35,10 +35,11 @@ std::string NetworkText(const NetworkModel& network) {
 std::string RowText(const Prediction& row) {
   return fmt::format(
       "{:5} {:9.2f} {:9.2f} {:8.2f} {:8.2f} {:9.2f} {:6.2f} {:9.2f} {:9.2f} {:9.2f} {:8.1f} "
-      "{:8.1f}\n",
+      "{:8.1f} {:8.0f} {:7}\n",
       row.ranks, 1e3 * row.step, 1e3 * row.exposed, 1e3 * row.forward, 1e3 * row.backward,
       1e3 * row.communication, row.ratio(), 1e3 * row.no_overlap(), 1e3 * row.backward_overlap(),
-      1e3 * row.full_overlap(), 100 * row.schedule_efficiency(), 100 * row.scaling_efficiency);
+      1e3 * row.full_overlap(), 100 * row.schedule_efficiency(), 100 * row.scaling_efficiency,
+      100 * row.spread, row.samples);
 }
 
 nlohmann::ordered_json RowJson(const Prediction& row) {
@@ -54,7 +55,8 @@ nlohmann::ordered_json RowJson(const Prediction& row) {
           {"backward_overlap_seconds", row.backward_overlap()},
           {"full_overlap_seconds", row.full_overlap()},
           {"schedule_efficiency", row.schedule_efficiency()},
-          {"scaling_efficiency", row.scaling_efficiency}};
+          {"scaling_efficiency", row.scaling_efficiency},
+          {"compute_spread", row.spread}};
 }
 
 }  // namespace
@@ -66,10 +68,13 @@ std::string FormatStudy(const std::vector<SchedulerStudy>& studies, const StudyO
     for (const std::string& warning : study.warnings) text += "  " + warning + "\n";
     text +=
         "ranks   step ms   exposed     F ms     B ms      C ms      r    F+B+C F+max(B,C) "
-        "max(F+B,C) sched %  scale %\n";
+        "max(F+B,C) sched %  scale % spread % samples\n";
     text += RowText(study.alone);
     for (const Prediction& row : study.predictions) text += RowText(row);
   }
+  text +=
+      "\nsamples: of a rank; where train.global_batch is given they become fewer with more ranks "
+      "(strong scaling)\nspread: of the compute that was timed, (longest - shortest) / median\n";
   if (studies.size() == 1) return text;
   text += "\nfastest first\n";
   for (const int32_t ranks : options.ranks) {

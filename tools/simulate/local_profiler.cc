@@ -1,5 +1,8 @@
 #include "tools/simulate/local_profiler.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "app/model/model_graph.h"
 #include "app/run/write_trace.h"
 #include "core/base/deadline.h"
@@ -68,6 +71,7 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> batches,
                           data_.Batches({.global_batch = samples}));
+  std::vector<double> seconds;
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
     const auto result =
@@ -79,11 +83,14 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                         .learning_rate = static_cast<float>(config().train.learning_rate(
                             step, steps, batches->steps_per_epoch()))});
     if (!result.ok()) return result.status();
+    if (step > kWarmUpSteps) seconds.push_back(result->seconds);
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
   ComputeTimes times;
   ENGINE_RETURN_IF_ERROR(
       times.Learn(run::TimelineOf(*executor, {}), executor->tasks(), kWarmUpSteps + 1));
+  std::ranges::sort(seconds);
+  times.spread = (seconds.back() - seconds.front()) / seconds[seconds.size() / 2];
   return times;
 }
 

@@ -1,5 +1,7 @@
 #include "tools/simulate/study.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <utility>
@@ -90,6 +92,8 @@ void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_
   prediction->communication = std::max(out, in);
 }
 
+constexpr double kImplausible = 1.1;  // of the speed of so many ranks without others
+
 class StudyOfScheduler {
  public:
   StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options)
@@ -105,6 +109,7 @@ class StudyOfScheduler {
         return static_cast<double>(of.samples) / of.step;
       };
       prediction.scaling_efficiency = speed(prediction) / speed(study_.alone);
+      if (prediction.scaling_efficiency > kImplausible) WarnOf(prediction);
       study_.predictions.push_back(prediction);
     }
     return std::move(study_);
@@ -130,6 +135,7 @@ class StudyOfScheduler {
                                       .step_overhead_ns = times->step_overhead_ns(),
                                       .scheduler_name = study_.scheduler}));
     prediction.step = 1e-9 * result.MeanStepNs();
+    prediction.spread = times->spread;
     prediction.exposed = 1e-9 * result.MeanWaitedNs();
     AddParts(plan.graph, compute_ns, network, &prediction);
     for (const std::string& warning : plan.rank->warnings) {
@@ -137,6 +143,15 @@ class StudyOfScheduler {
       if (std::find(all.begin(), all.end(), warning) == all.end()) all.push_back(warning);
     }
     return prediction;
+  }
+
+  // Small parts of a batch may suit the caches; mostly some were measured while the machine was busy.
+  void WarnOf(const Prediction& prediction) {
+    study_.warnings.push_back(fmt::format(
+        "{} ranks would be {:.0f} % as fast as that many alone, which is not to be believed: the "
+        "compute was measured on a machine that was not steady; try again with more "
+        "--measured-steps",
+        prediction.ranks, 100 * prediction.scaling_efficiency));
   }
 
   Result<const StepModel*> ModelOf(int64_t samples) {
