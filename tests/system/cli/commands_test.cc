@@ -16,7 +16,7 @@ using Commands = CliTest;
 
 TEST_F(Commands, EveryCommandExplainsItself) {
   for (const std::string command : {"", "run", "plugins", "plugins new", "config", "config check",
-                                    "config print", "sample", "eval"}) {
+                                    "config print", "sample", "eval", "predict"}) {
     const Outcome outcome = Run(command + " --help");
     EXPECT_EQ(outcome.err, "");
     EXPECT_THAT(Output(outcome), AllOf(HasSubstr("Usage: "), HasSubstr("--help")));
