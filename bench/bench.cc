@@ -10,8 +10,6 @@
 #include "bench/profile/profile.h"
 
 namespace engine::bench {
-namespace {
-
 Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
@@ -19,8 +17,6 @@ Status WriteFile(const std::string& path, const std::string& text) {
   if (file) return {};
   return Status::Error(StatusCode::kStorage, "cannot write %s: %s", path.c_str(), strerror(errno));
 }
-
-}  // namespace
 
 Result<std::unique_ptr<ScratchFolder>> ScratchFolder::Create(const std::string& parent) {
   std::string path = parent + "/engine_bench.XXXXXX";

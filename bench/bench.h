@@ -35,4 +35,7 @@ Status UseProfile(const std::string& name, const std::string& folder, TrainReque
 // Writes report.html, results.csv and results.json into `folder`. kStorage.
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder);
 
+// Replaces the file. kStorage.
+Status WriteFile(const std::string& path, const std::string& text);
+
 }  // namespace engine::bench

@@ -170,11 +170,10 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
                          std::string(model.data->info().name).c_str(), flags.split.c_str());
   }
   std::vector<std::string> names;
+  const auto targets = model.data->info().targets;
   const auto& named = checkpoint.info.class_names;
-  if (const auto found = named.find(std::string(model.data->info().targets[0].name));
-      found != named.end()) {
-    names = found->second;
-  }
+  const auto found = named.find(targets.empty() ? "" : std::string(targets[0].name));
+  if (found != named.end()) names = found->second;
   const int64_t step = checkpoint.info.step;
   if (flags.json) {
     fmt::print("{}\n", ToJson(flags.file, flags, step, done, names).dump());
@@ -232,9 +231,9 @@ Status SampleTokens(exec::ModelMemory& memory, const std::string& prompt,
 
 }  // namespace
 
-int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment) {
+int SampleCommand(const CheckpointFlags& given, const command::Environment& environment) {
   return WithCheckpoint(
-      Alone(flags), environment,
+      Alone(given), environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         // What a sample is follows from the configuration alone: the text itself need not be there.
@@ -260,12 +259,13 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
   return WithCheckpoint(flags, environment, EvaluateRank);
 }
 
-int PredictCommand(CheckpointFlags flags, const command::Environment& environment) {
+int PredictCommand(const CheckpointFlags& given, const command::Environment& environment) {
+  CheckpointFlags alone = Alone(given);
   // Samples as they are, in their order.
-  flags.overrides.insert(flags.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
+  alone.overrides.insert(alone.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
                                                  "data.augment.crop_padding=0"});
   return WithCheckpoint(
-      Alone(flags), environment,
+      alone, environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         const train::TrainOptions& train = config.run().train;

@@ -77,6 +77,7 @@ class CommandLine {
     AddPredict();
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
+    AddReportCommand(app_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);
     AddConform();
   }

@@ -1,5 +1,6 @@
 #include "app/run/metrics_file.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,6 +53,8 @@ Status MetricsFile::Write(const train::StepReport& report) {
                {"seconds", report.seconds},
                {"communication_seconds", nullptr}};
   if (report.communication_seconds) line["communication_seconds"] = *report.communication_seconds;
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) line["peak_memory_bytes"] = usage.ru_maxrss * 1024;
   return WriteLine(line.dump());
 }
 

@@ -1,4 +1,4 @@
-// `engine bench train`, `engine bench collectives` and `engine bench hosts`.
+// `engine bench train`, `engine bench collectives` and `engine bench hosts`; `engine report`.
 #pragma once
 
 #include "app/command/command.h"
@@ -11,5 +11,7 @@ namespace engine {
 
 // Adds the subcommand; its exit code goes to *exit_code. `environment` is borrowed.
 void AddBenchCommand(CLI::App& app, const command::Environment& environment, int* exit_code);
+
+void AddReportCommand(CLI::App& app, int* exit_code);
 
 }  // namespace engine
