@@ -85,22 +85,22 @@ class CsvSource final : public Source {
     return {};
   }
 
-  // Which columns have words, and which words.
-  Status Learn(const std::vector<size_t>& words) {
-    std::vector<bool> has_words(fields_);
-    for (const size_t column : words) has_words[column] = true;
+  // Which columns are categorical, and their categories.
+  Status Learn(const std::vector<size_t>& categorical) {
+    std::vector<bool> is_categorical(fields_);
+    for (const size_t column : categorical) is_categorical[column] = true;
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
       if (IsMissing(field)) return;
       const std::optional<double> number = data_kit::ParseNumber(field);
-      if (!number) has_words[column] = true;
+      if (!number) is_categorical[column] = true;
       if (!number || *number != std::floor(*number)) columns_[column].is_whole = false;
     }));
     std::vector<std::set<std::string>> found(fields_);
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (!has_words[column] || IsMissing(field)) return;
+      if (!is_categorical[column] || IsMissing(field)) return;
       found[column].emplace(field);
       if (found[column].size() <= kMostCategories) return;
-      has_words[column] = false;  // text: who reads it as numbers is told
+      is_categorical[column] = false;  // text: who reads it as numbers is told
       found[column].clear();
     }));
     for (size_t i = 0; i < fields_; ++i) {
@@ -154,12 +154,13 @@ class CsvSource final : public Source {
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& words, const Source* like) {
+                                        const std::string& categorical, const Source* like) {
   ENGINE_ASSIGN_OR_RETURN(CsvFile file, CsvFile::Open(path, format.delimiter));
   auto source = std::make_unique<CsvSource>(std::move(file), format.header);
   ENGINE_RETURN_IF_ERROR(source->ReadHeader(like));
   if (like == nullptr) {
-    ENGINE_ASSIGN_OR_RETURN(const auto columns, FindColumns("words", words, source->columns()));
+    ENGINE_ASSIGN_OR_RETURN(const auto columns,
+                            FindColumns("categorical", categorical, source->columns()));
     ENGINE_RETURN_IF_ERROR(source->Learn(columns));
   }
   return std::unique_ptr<Source>(std::move(source));
