@@ -63,6 +63,6 @@ int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environ
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
-int PredictCommand(CheckpointFlags flags, const command::Environment& environment);
+int PredictCommand(const CheckpointFlags& flags, const command::Environment& environment);
 
 }  // namespace engine::cli

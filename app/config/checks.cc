@@ -61,22 +61,20 @@ Status CheckNumber(const Document& document, const Cursor& block, const pb::Fiel
 }
 
 // Every number that is set, by the range that engine.proto gives it.
-Status CheckNumbers(const Document& document, const Cursor& block) {
+void CheckNumbers(const Document& document, const Cursor& block, Problems* problems) {
   const pb::Descriptor* type = block.message->GetDescriptor();
   for (int f = 0; f < type->field_count(); ++f) {
     const pb::FieldDescriptor* field = type->field(f);
     if (field->options().HasExtension(proto::range)) {
-      ENGINE_RETURN_IF_ERROR(
+      problems->Add(
           CheckNumber(document, block, field, field->options().GetExtension(proto::range)));
     }
     if (field->message_type() == nullptr || !block.Has(field)) continue;
     const int count = field->is_repeated() ? block.Size(field) : 1;
     for (int i = 0; i < count; ++i) {
-      const Cursor child = document.Child(block, field, field->is_repeated() ? i : -1);
-      ENGINE_RETURN_IF_ERROR(CheckNumbers(document, child));
+      CheckNumbers(document, document.Child(block, field, field->is_repeated() ? i : -1), problems);
     }
   }
-  return {};
 }
 
 Status Require(const Document& document, const Cursor& block, const char* key) {
@@ -158,6 +156,13 @@ Status CheckTrain(const Document& document) {
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
   ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
+  const Cursor stopping = document.Child(train, train.Field("early_stopping"));
+  const bool ends = NumberOf(stopping, stopping.Field("patience"), -1) > 0;
+  if (ends && NumberOf(train, train.Field("evaluate_every"), -1) <= 0) {
+    return document.Error(stopping, stopping.Field("patience"), -1,
+                          "'patience' counts evaluations, and there are none during the run: set "
+                          "'train.evaluate_every'");
+  }
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,
@@ -175,17 +180,19 @@ Status CheckTrain(const Document& document) {
 
 }  // namespace
 
-Status CheckDocument(const Document& document) {
+void CheckDocument(const Document& document, Problems* problems) {
+  CheckNumbers(document, document.Root(), problems);
+  if (problems->left_out()) return;  // perhaps what is missing
   for (const char* block : {"model", "data", "train", "plugins"}) {
     const Cursor root = document.Root();
     if (root.Has(root.Field(block))) continue;
-    return document.Error(root, std::string("the configuration needs '") + block + "'");
+    problems->Add(document.Error(root, std::string("the configuration needs '") + block + "'"));
   }
-  ENGINE_RETURN_IF_ERROR(CheckNumbers(document, document.Root()));
   for (const char* block : {"model", "data"}) {
-    ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, document.At(block)));
+    const Cursor root = document.Root();
+    if (root.Has(root.Field(block))) problems->Add(CheckOneOfs(document, document.At(block)));
   }
-  return CheckTrain(document);
+  if (document.Root().Has(document.Root().Field("train"))) problems->Add(CheckTrain(document));
 }
 
 }  // namespace engine::config

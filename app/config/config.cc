@@ -34,11 +34,13 @@ std::vector<plugin::PluginEntry> Loadable(const plugins::PluginCatalog& catalog)
 
 // The text by the schema of its plugins, with what the command line says.
 Result<Document> ParseAll(const ConfigRequest& request, std::shared_ptr<const SourceText> source,
-                          const Schema& schema, const Discovery& found) {
-  ENGINE_ASSIGN_OR_RETURN(Document document, Document::Parse(std::move(source), schema.prototype(),
-                                                             Document::UnknownKeys::kRefuse));
+                          const Schema& schema, const Discovery& found, Problems* problems) {
+  ENGINE_ASSIGN_OR_RETURN(Document document,
+                          Document::Parse(std::move(source), schema.prototype(),
+                                          Document::UnknownKeys::kRefuse, problems));
   for (const std::string& argument : request.overrides) {
-    ENGINE_RETURN_IF_ERROR(document.Override(argument));
+    const Status status = document.Override(argument);
+    if (!status.ok()) problems->LeaveOut(status);
   }
   const std::vector<std::string> from_document(found.plugin_path.size());
   document.SetList("plugin_path", found.plugin_path, from_document);
@@ -119,7 +121,9 @@ train::RunConfig ReadRun(const proto::Config& proto) {
 OutputOptions ReadOutput(const proto::Output& output) {
   return {.checkpoint = output.checkpoint(),
           .keep_checkpoints = output.keep_checkpoints(),
+          .best_checkpoint = output.best_checkpoint(),
           .metrics = output.metrics(),
+          .tensorboard = output.tensorboard(),
           .trace = output.trace(),
           .sample_bytes = output.sample_bytes()};
 }
@@ -132,7 +136,9 @@ void DropOutputs(const Document& document, OutputOptions* output) {
     path->clear();
   };
   drop("checkpoint", &output->checkpoint);
+  drop("best_checkpoint", &output->best_checkpoint);
   drop("metrics", &output->metrics);
+  drop("tensorboard", &output->tensorboard);
   drop("trace", &output->trace);
 }
 
@@ -143,18 +149,26 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   ENGINE_RETURN_IF_ERROR(CheckText(request, *source));
   ENGINE_ASSIGN_OR_RETURN(Discovery found, Discover(request, source));
   ENGINE_ASSIGN_OR_RETURN(const auto schema, Schema::Build(found.chosen, Loadable(found.catalog)));
-  ENGINE_ASSIGN_OR_RETURN(const Document document, ParseAll(request, source, *schema, found));
-  ENGINE_RETURN_IF_ERROR(CheckDocument(document));
+  Problems problems;
+  ENGINE_ASSIGN_OR_RETURN(const Document document,
+                          ParseAll(request, source, *schema, found, &problems));
+  CheckDocument(document, &problems);
+  ENGINE_ASSIGN_OR_RETURN(const auto choices,
+                          ReadPluginOptions(document, found, *schema, &problems));
+  plugin::PluginChoice dataset = ReadChoice(document, *schema, "data", &problems);
+  plugin::PluginChoice model = ReadChoice(document, *schema, "model", &problems);
+  ENGINE_RETURN_IF_ERROR(problems.ToStatus());
 
   Config config;
-  ENGINE_ASSIGN_OR_RETURN(const auto choices, ReadPluginOptions(document, found, *schema));
   ENGINE_ASSIGN_OR_RETURN(const proto::Config proto, ToProto(document));
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
+  const proto::EarlyStopping& stopping = proto.train().early_stopping();
+  config.best_ = {stopping.patience(), stopping.min_delta(), stopping.metric()};
   if (request.is_data) DropOutputs(document, &config.output_);
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
-  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.dataset, ReadChoice(document, *schema, "data"));
-  ENGINE_ASSIGN_OR_RETURN(config.run_.plugins.model, ReadChoice(document, *schema, "model"));
+  config.run_.plugins.dataset = std::move(dataset);
+  config.run_.plugins.model = std::move(model);
   config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
   config.run_.text = PrintDocument(document, *schema, false);

@@ -43,6 +43,7 @@ std::string Layers(const exec::ModelMemory& memory) {
   const graph::MemoryPlan& plan = memory.plan();
   std::set<int32_t> counted;  // parameters
   std::set<graph::StorageId> kept;
+  int64_t total = 0;
   const auto bytes_of = [&](graph::StorageId id) {
     const bool is_new = id != graph::kNone && kept.insert(id).second;
     const graph::Storage* const storage = is_new ? &plan.storages[id] : nullptr;
@@ -63,8 +64,9 @@ std::string Layers(const exec::ModelMemory& memory) {
     text += fmt::format("{:24} {:22} {:28} {:13} {:>12}\n", node.name, node.op_name,
                         Text(graph.values[node.outputs[0]].spec), elements,
                         Bytes(static_cast<double>(bytes)));
+    total += elements;
   }
-  return text;
+  return text + fmt::format("{:76} {:13}\n", "together", total);
 }
 
 int64_t SampleBytes(const DatasetInfo& data) {
@@ -97,13 +99,13 @@ std::string Memory(const train::RunConfig& run, train::Trainer& trainer, int32_t
       {"batches",
        static_cast<double>(memory.plan().input_bytes) +
            static_cast<double>((run.data.prefetch + 1) * share * SampleBytes(trainer.data()))}};
-  std::string text = "memory of a rank:";
+  std::string text = "memory of a rank, without what plugins have of their own:\n";
   double sum = 0;
   for (const auto& [name, bytes] : parts) {
-    text += fmt::format(" {} {},", name, Bytes(bytes));
+    text += fmt::format("  {:32} {:>10}\n", name, Bytes(bytes));
     sum += bytes;
   }
-  return text + " together " + Bytes(sum) + " (without what plugins have of their own)\n";
+  return text + fmt::format("  {:32} {:>10}\n", "together", Bytes(sum));
 }
 
 std::string Every(int64_t every) {

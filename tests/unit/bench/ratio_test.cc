@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace engine::bench {
 namespace {
@@ -120,7 +122,8 @@ TEST(ConclusionText, SaysWhichIsFaster) {
             "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)");
   EXPECT_EQ(UnseenDifference({.estimate = 1, .low = 1 / 1.031, .high = 1.031}),
             "a difference below 3.1 % would not have been seen");
-  EXPECT_EQ(UnseenDifference(EstimateRatio({{{1}, {1}}}, {})), "no difference would have been seen");
+  EXPECT_EQ(UnseenDifference(EstimateRatio({{{1}, {1}}}, {})),
+            "no difference would have been seen");
   EXPECT_THAT(ConclusionText({.estimate = 1, .low = 1, .high = 1}), HasSubstr("not separable"));
 }
 

@@ -28,7 +28,7 @@ TEST_F(ConfigTest, UnknownKeys) {
             "run.pbtxt:7:13: unknown key 'x' in 'test_comm', which has no keys");
   EXPECT_EQ(Sentence(Good() + "output { zzz: 1 }"),
             "run.pbtxt:7:10: unknown key 'zzz' in 'output'; it has: checkpoint, keep_checkpoints, "
-            "metrics, sample_bytes, trace, trace_spans");
+            "best_checkpoint, metrics, tensorboard, sample_bytes, trace, trace_spans");
   EXPECT_EQ(Sentence(Net("layer { linaer { units: 3 } }")),
             "run.pbtxt:2:9: unknown key 'linaer' in 'layer'; did you mean 'linear'?");
   EXPECT_EQ(Sentence(Net("layer { convolution3d { } }")),
@@ -205,6 +205,51 @@ TEST_F(ConfigTest, Plugins) {
   EXPECT_EQ(sentence(Good(), {"train"}),
             "plugin 'train' (" ENGINE_FIXTURE_DIR
             "/libengine_train.so) has the name of a key of the configuration; rename it");
+}
+
+TEST_F(ConfigTest, AllMistakesOfAFileAtOnce) {
+  EXPECT_EQ(Refusal("sead: 1\nmodel { mlp { hidden: 0 } }\ndata { synthetic { sampels: 3 } }\n"
+                    "train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+                    "  learning_rate { schedule: COS final_ratio: 7 } }\n" +
+                    std::string(kPlugins)),
+            "run.pbtxt:1:1: unknown key 'sead'; did you mean 'seed'?\n"
+            "  sead: 1\n"
+            "  ^\n"
+            "run.pbtxt:3:20: unknown key 'sampels' in 'synthetic'; did you mean 'samples'?\n"
+            "  data { synthetic { sampels: 3 } }\n"
+            "                     ^\n"
+            "run.pbtxt:4:9: unknown key 'stepps' in 'train'; did you mean 'steps'?\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "          ^\n"
+            "run.pbtxt:4:34: expected an integer, found \"8\"\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "                                   ^\n"
+            "run.pbtxt:4:38: unknown key 'prefetch' in 'train'; did you mean 'data.prefetch'?\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "                                       ^\n"
+            "run.pbtxt:5:29: 'COS' is none of CONSTANT, COSINE\n"
+            "    learning_rate { schedule: COS final_ratio: 7 } }\n"
+            "                              ^\n"
+            "run.pbtxt:5:33: 'final_ratio' is 7 and must be at least 0 and at most 1\n"
+            "    learning_rate { schedule: COS final_ratio: 7 } }\n"
+            "                                  ^\n"
+            "run.pbtxt:2:15: 'hidden': 0 is outside 1 .. 1048576\n"
+            "  model { mlp { hidden: 0 } }\n"
+            "                ^");
+  // What is not there, where all that is there was understood.
+  EXPECT_THAT(Refusal("model { net { layer {} layer { linear {} } } }\ndata { text { } }\n"
+                      "train { steps: 1 }\n" +
+                      std::string(kPlugins)),
+              ::testing::AllOf(HasSubstr("1:15: a layer names one op"),
+                               HasSubstr("1:32: 'units' has no default"),
+                               HasSubstr("2:8: 'path' has no default"),
+                               HasSubstr("3:1: 'train' needs one of: global_batch")));
+}
+
+TEST_F(ConfigTest, ALayerWithoutItsBlockIsExplained) {
+  EXPECT_EQ(Sentence(Net("layer { residual { linear { units: 3 } } }")),
+            "run.pbtxt:2:20: unknown key 'linear' in 'residual'; put it into a layer: layer { "
+            "linear {} }");
 }
 
 TEST_F(ConfigTest, PointsOfTheLearningRate) {

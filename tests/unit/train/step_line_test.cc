@@ -63,8 +63,8 @@ TEST(StepLine, WhatDoesNotFitGoesTheLeastImportantFirst) {
     EXPECT_LE(text.size(), before) << "at " << width;
     before = text.size();
   }
-  EXPECT_THAT(line.Text(81), HasSubstr("  64 samples/s  lr 2.00e-03  ETA 7:30"));
-  EXPECT_THAT(line.Text(81), Not(HasSubstr("epoch")));
+  EXPECT_THAT(line.Text(82), HasSubstr("  64 samples/s  lr 2.00e-03  ETA 7:30"));
+  EXPECT_THAT(line.Text(82), Not(HasSubstr("epoch")));
   EXPECT_EQ(line.Text(39), "step  100/1000  loss 100.0000  ETA 7:30");
   EXPECT_EQ(line.Text(30), "step  100/1000  loss 100.0000");
   EXPECT_THAT("step  100/1000", StartsWith(line.Text(8)));
