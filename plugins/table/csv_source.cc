@@ -20,6 +20,7 @@ using data_kit::CsvRecord;
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMostCategories = 65536;
 
+// As pandas writes and reads what is not there; more words would take text for missing.
 bool IsMissing(std::string_view field) {
   static constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   const size_t begin = field.find_first_not_of(' ');
@@ -86,6 +87,8 @@ class CsvSource final : public Source {
   }
 
   // Which columns are categorical, and their categories.
+  // Two passes, since a column may look like numbers for a million rows: the first finds out which have
+  // something else, the second what.
   Status Learn(const std::vector<size_t>& categorical) {
     std::vector<bool> is_categorical(fields_);
     for (const size_t column : categorical) is_categorical[column] = true;
@@ -111,6 +114,7 @@ class CsvSource final : public Source {
   }
 
  private:
+  // With as many fields as the first record.
   Status Split(int64_t row, CsvRecord* record) const {
     ENGINE_RETURN_IF_ERROR(file_.Split(first_ + row, record));
     const size_t there = record->fields().size();
@@ -129,6 +133,7 @@ class CsvSource final : public Source {
     return {};
   }
 
+  // What Read writes for a field.
   Result<double> Number(int64_t row, size_t column, std::string_view field) const {
     const std::vector<std::string>& categories = columns_[column].categories;
     if (!categories.empty() && IsMissing(field)) return -1.0;

@@ -46,6 +46,7 @@ struct Feature {
   float mean = 0, deviation = 1;
 };
 
+// Tensors are known after Open alone: how many features there are follows from the categories.
 class Table final : public kit::ReadDataset {
  public:
   explicit Table(const Options& options)
@@ -142,6 +143,7 @@ class Table final : public kit::ReadDataset {
     return source;
   }
 
+  // Where in a sample each feature lies, its mean and deviation, and the shape of all of them.
   Status MakeFeatures(const std::vector<int64_t>& extents) {
     features_.resize(choice_.features.size());
     std::vector<data_kit::Moments> moments(features_.size());
@@ -183,6 +185,7 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
+  // Whether the target is a class: as the option says, or as the data looks.
   Status MakeTarget() {
     const std::vector<size_t>& targets = choice_.targets;
     const Column& column = train_->columns()[targets.front()];
@@ -231,6 +234,7 @@ class Table final : public kit::ReadDataset {
     return static_cast<int64_t>(largest) + 1;
   }
 
+  // A row is read once: `values` are its used columns, features first, then targets and weight.
   Status FillRows(const FillCall& call) const {
     const bool own_file = call.split == Split::kHeldOut && eval_ != nullptr;
     const Source& from = own_file ? *eval_ : *train_;
@@ -282,6 +286,7 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
+  // Four bytes, an int32 or a float.
   Status WriteTarget(const Source& from, int64_t row, size_t column, double value,
                      std::byte* out) const {
     if (target_.classes > 0) {
