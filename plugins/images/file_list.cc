@@ -13,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// An image, with its path behind the folder of the list.
 struct Found {
   std::string path, class_name;
   int64_t size_bytes;
@@ -102,6 +103,7 @@ Result<Part> Find(const std::string& path) {
   return part;
 }
 
+// Classes are numbered by `classes`, those that there are to train on.
 Status AddTo(FileList* list, const Part& part, const std::vector<std::string>& classes) {
   list->SetFolder(part.folder);
   for (const Found& image : part.found) {
