@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "app/checkpoint/rank_states.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr char kFormat[] = "engine.checkpoint/1";
 constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
+constexpr std::string_view kClassNamesPrefix = "class_names/";
 
 // What lies in memory of an accelerator is copied to `copies`, where its tensors are then.
 Status CopyToHost(const exec::ModelMemory& memory, std::vector<NamedTensor>& tensors,
@@ -46,6 +48,20 @@ Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
 
 std::string StateName(const OptimizerTraits& traits, int32_t state, const std::string& parameter) {
   return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
+}
+
+// A line for each class.
+std::string Lines(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += name + "\n";
+  return text;
+}
+std::vector<std::string> LinesOf(std::string_view text) {
+  std::vector<std::string> lines;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
+    lines.emplace_back(text.substr(0, end));
+  }
+  return lines;
 }
 
 // The numbers of the metadata, by their keys.
@@ -97,6 +113,15 @@ Status ForEachState(
 
 }  // namespace
 
+bool IsCheckpoint(const SafetensorsFile& file) {
+  const auto format = file.metadata().find("format");
+  return format != file.metadata().end() && format->second == kFormat;
+}
+
+bool IsParameter(std::string_view tensor) {
+  return !tensor.starts_with(kStatePrefix) && !IsRankState(tensor);
+}
+
 Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
                             const Shape& shape) {
   ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
@@ -138,6 +163,9 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                                                  {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  for (const auto& [target, names] : info.class_names) {
+    metadata[std::string(kClassNamesPrefix) + target] = Lines(names);
+  }
   metadata.insert(kept.versions.begin(), kept.versions.end());
   return WriteSafetensors(path, tensors, metadata, std::move(progress));
 }
@@ -155,7 +183,11 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   info.optimizer = text_of("optimizer");
   info.data = text_of("data");
   opened.digest = text_of("digest");
-  bool good = text_of("format") == kFormat && !info.config.empty() && !text_of("step").empty();
+  for (const auto& [key, text] : opened.file->metadata()) {
+    if (!key.starts_with(kClassNamesPrefix)) continue;
+    info.class_names[key.substr(kClassNamesPrefix.size())] = LinesOf(text);
+  }
+  bool good = IsCheckpoint(*opened.file) && !info.config.empty() && !text_of("step").empty();
   VisitNumbers(info, [&](const char* key, auto& number) {
     const std::string text = text_of(key);
     if (text.empty()) return;
@@ -175,8 +207,7 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
     if (!parameter.constant()) names.insert(parameter.name);
   }
   for (const NamedTensor& tensor : file.tensors()) {
-    const bool is_state = tensor.name.starts_with(kStatePrefix) || IsRankState(tensor.name);
-    if (is_state || names.contains(tensor.name)) continue;
+    if (!IsParameter(tensor.name) || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint is of another model: this one has no parameter '%s'",
                          tensor.name.c_str());

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
@@ -16,6 +17,10 @@
 #include "engine/status.h"
 
 namespace engine::checkpoint {
+
+// What the classes of each target are called, by the target's name; of those alone whose classes
+// have names.
+using ClassNameLists = std::map<std::string, std::vector<std::string>>;
 
 struct CheckpointInfo {
   int64_t step = 0;    // steps done
@@ -28,6 +33,7 @@ struct CheckpointInfo {
   int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
   std::string data;          // DatasetInfo::digest of the training data
   SamplePosition position;   // in the training data, after `step`
+  ClassNameLists class_names;
 };
 
 // What each rank keeps for itself, of all ranks (app/checkpoint/rank_states.h).
@@ -52,6 +58,10 @@ struct OpenedCheckpoint {
 // Opens a checkpoint. kMissingInput; kBadData when the file is damaged, or a safetensors file but
 // no checkpoint of ours.
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path);
+
+// Whether a safetensors file is a checkpoint, and whether a tensor of one is a parameter (or buffer).
+bool IsCheckpoint(const SafetensorsFile& file);
+bool IsParameter(std::string_view tensor);
 
 // A tensor of float32, as all is that the engine itself keeps. kBadData when it has another shape.
 Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,

@@ -1,20 +1,27 @@
-// What a user sees of a run: a live line on a terminal, a plain line every ten seconds elsewhere.
+// What a user sees of a run.
 #pragma once
 
-#include <chrono>
+#include <map>
 #include <string>
 
 #include "app/run/metrics_file.h"
+#include "app/run/step_line.h"
 #include "app/run/training.h"
 
 namespace engine::cli {
 
 class Progress final : public run::RunObserver {
  public:
+  // Of steps: a line that is written again and again, one every ten seconds, or nothing.
+  enum class Style { kLive, kPlain, kNone };
+  // --progress plain, live or none; of "auto" live where `terminal` is one that can show it.
+  static Style StyleOf(const std::string& wanted, bool terminal,
+                       const std::map<std::string, std::string>& variables);
+
   // `metrics` may be null. `prints` is false on all ranks but the first, and for --quiet only
   // results are printed.
-  Progress(bool prints, bool quiet, bool terminal, run::MetricsFile* metrics)
-      : prints_(prints), quiet_(quiet), terminal_(terminal), metrics_(metrics) {}
+  Progress(bool prints, bool quiet, Style style, run::MetricsFile* metrics)
+      : prints_(prints), quiet_(quiet), style_(style), metrics_(metrics) {}
   ~Progress() override { ClearLine(); }
 
   // What is going to run. The trainer has been made.
@@ -25,19 +32,14 @@ class Progress final : public run::RunObserver {
   Status OnText(const std::string& prompt, const std::string& text) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  std::string StepLine(const train::StepReport& report) const;
   void ClearLine();
 
-  const bool prints_, quiet_, terminal_;
+  const bool prints_, quiet_;
+  const Style style_;
   run::MetricsFile* const metrics_;
+  run::StepLine line_;
   bool line_open_ = false;
-  Clock::time_point last_print_{};
-  // Since the last printed line, so that its figures are of now and not of the whole run.
-  Clock::time_point window_begin_{};
-  double window_samples_ = 0, window_seconds_ = 0, window_communication_ = 0, window_loss_ = 0;
-  bool knows_communication_ = true;  // not on an accelerator
-  int64_t window_steps_ = 0;
+  run::StepLine::Clock::time_point last_print_{};
 };
 
 }  // namespace engine::cli

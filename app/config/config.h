@@ -21,6 +21,18 @@ struct OutputOptions {
   int64_t sample_bytes = 0;
 };
 
+// Where the parameters of a new run come from (docs/weights.md).
+struct InitRule {
+  std::string from, to;  // a regular expression, and what is put in place of what it matches
+  bool transpose = false;
+  bool crop = false;
+};
+struct InitOptions {
+  std::string from;  // a file; empty: initial values are the model's own
+  std::vector<InitRule> rules;
+  std::vector<std::string> allow_missing;  // regular expressions
+};
+
 struct DefaultPlugin {
   std::string name;
   std::string device;  // only where the ops run on it; empty: anywhere
@@ -59,8 +71,12 @@ class Config {
 
   const train::RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
+  const InitOptions& init() const { return init_; }
   const plugins::PluginCatalog& catalog() const { return *catalog_; }
   const plugin::PluginSelection& plugins() const { return run_.plugins; }
+
+  // The same with so many samples in a step over all ranks.
+  Config WithGlobalBatch(int64_t samples) const;
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
@@ -75,6 +91,7 @@ class Config {
   std::shared_ptr<const plugins::PluginCatalog> catalog_;
   train::RunConfig run_;
   OutputOptions output_;
+  InitOptions init_;
   std::string printed_with_origins_;
 };
 

@@ -1,13 +1,16 @@
 #include "app/data/dataset_source.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "app/data/augment.h"
 #include "app/data/batch_loader.h"
 #include "core/plugin/create_object.h"
+#include "engine/ext/class_names.h"
 
 namespace engine::data {
 namespace {
@@ -45,6 +48,45 @@ Status CheckInfo(const DatasetInfo& info) {
   return {};
 }
 
+// What the dataset calls the classes of its targets.
+Result<std::map<std::string, std::vector<std::string>>> ReadClassNames(const Dataset& dataset) {
+  std::map<std::string, std::vector<std::string>> all;
+  const auto* const given = Query<ClassNames>(dataset);
+  const auto targets = dataset.info().targets;
+  for (uint32_t t = 0; given != nullptr && t < targets.size(); ++t) {
+    if (targets[t].classes == 0 || given->ClassName(t, 0).empty()) continue;
+    std::vector<std::string>& names = all[std::string(targets[t].name)];
+    for (int64_t number = 0; number < targets[t].classes; ++number) {
+      names.emplace_back(given->ClassName(t, number));
+      const bool good = !names.back().empty() && std::ranges::none_of(names.back(), [](char c) {
+        return static_cast<unsigned char>(c) < ' ';
+      });
+      if (good) continue;
+      return Status::Error(StatusCode::kPlugin,
+                           "%s: the name of class %lld of '%s' is empty or has control characters; "
+                           "this is an error of its plugin",
+                           std::string(dataset.info().name).c_str(), static_cast<long long>(number),
+                           std::string(targets[t].name).c_str());
+    }
+  }
+  return all;
+}
+
+// With the keys that name what it is about: "data.text.path (run.pbtxt:7)".
+Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
+  std::string keys;
+  for (const plugin::OwnedOption& option : choice.options) {
+    const bool is_named =
+        option.type == OptionType::kString && !option.string.empty() &&
+        std::string_view(status.message()).find(option.string) != std::string::npos;
+    if (is_named)
+      keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;
+  }
+  if (keys.empty()) return status;
+  if (!choice.origin.empty()) keys += " (" + choice.origin + ")";
+  return status.WithContext("%s", keys.c_str());
+}
+
 }  // namespace
 
 DatasetSource::DatasetSource(const train::RunConfig& config, base::RankContext& rank)
@@ -69,10 +111,12 @@ Status DatasetSource::Open() {
   ENGINE_RETURN_IF_ERROR(Make());
   {
     const base::OpenCall open(watch_, config_.plugins.dataset.entry.Title(), "Open");
-    ENGINE_RETURN_IF_ERROR(plugin::Answer(dataset_->Open(config_.seed))
-                               .WithContext("%s", config_.plugins.dataset.entry.Title().c_str()));
+    const plugin::PluginChoice& choice = config_.plugins.dataset;
+    ENGINE_RETURN_IF_ERROR(WithKeys(choice, plugin::Answer(dataset_->Open(config_.seed))
+                                                .WithContext("%s", choice.entry.Title().c_str())));
   }
   ENGINE_RETURN_IF_ERROR(CheckInfo(info()));
+  ENGINE_ASSIGN_OR_RETURN(class_names_, ReadClassNames(*dataset_));
   if (config_.data.crop_padding == 0 && !config_.data.flip) return {};
   const AugmentOptions options{
       .crop_padding = config_.data.crop_padding, .flip = config_.data.flip, .seed = config_.seed};

@@ -1,7 +1,10 @@
 // The batches of a run: its dataset plugin, its images augmented, in the order of each epoch.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/base/rank_context.h"
 #include "core/plugin/plugin_host.h"
@@ -23,6 +26,11 @@ class DatasetSource final : public train::BatchSource {
   // augmented and it has none.
   Status Open() override;
   DatasetInfo info() const override { return dataset_->info(); }
+  // Of the targets whose classes have names (engine/ext/class_names.h), by the target's name: those of
+  // all its classes. After Open.
+  const std::map<std::string, std::vector<std::string>>& class_names() const {
+    return class_names_;
+  }
   Result<std::unique_ptr<train::BatchStream>> Batches(const train::BatchRequest& request) override;
 
  private:
@@ -31,6 +39,7 @@ class DatasetSource final : public train::BatchSource {
   const base::CallWatch::Call* const fill_;
   plugin::PluginHost host_;
   std::unique_ptr<Dataset> dataset_;  // uses the host
+  std::map<std::string, std::vector<std::string>> class_names_;
 };
 
 }  // namespace engine::data

@@ -14,11 +14,16 @@
 #include "app/plugins/roles.h"
 #include "app/run/answers.h"
 #include "app/run/checkpoint_wait.h"
+#include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
+#include "app/weights/initial_weights.h"
+#include "app/weights/made_ops.h"
+#include "app/weights/torch_layout.h"
+#include "app/weights/weight_file.h"
 
 namespace engine::run {
 namespace {
@@ -33,6 +38,26 @@ checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo
           .global_batch = now.global_batch,
           .data = now.data,
           .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch)};
+}
+
+// The model of a new run with the weights of train.init_from, which every rank reads.
+Result<graph::Graph> BuildWithWeights(const config::Config& config, base::RankContext& rank,
+                                      const model::ModelRequest& request,
+                                      const plugin::OpFactory& ops) {
+  weights::MadeOps made(config.plugins(), ops);
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
+                          model::BuildGraph(config.run(), rank, request, made.factory()));
+  ENGINE_ASSIGN_OR_RETURN(const auto file, weights::WeightFile::Open(config.init().from));
+  weights::InitialWeights found;
+  const Status read = weights::ReadInitialWeights(
+      *file, config.init(), weights::TorchLayouts(graph, made), &graph, &found);
+  for (const std::string& note : found.notes) {
+    if (rank.info.rank == 0) rank.Log(LogLevel::kInfo, "train.init_from: " + note);
+  }
+  ENGINE_RETURN_IF_ERROR(read);
+  ENGINE_RETURN_IF_ERROR(
+      launch::CheckSameOnAllRanks(rank, "weights of train.init_from", found.digest));
+  return graph;
 }
 
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.
@@ -76,11 +101,8 @@ Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConf
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
-  const TrainingAmount amount = {
-      .samples = data.train_samples,
-      .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
-      .global_batch = now.global_batch};
-  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length,
+                                                    AmountOf(data, now.global_batch), range.start));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
@@ -118,7 +140,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
-      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+      Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
   return observer.OnText("", text);
 }
 
@@ -159,32 +181,46 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
-  train::BatchSource* const source = dataset.get();
+  data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
       .data = std::move(dataset),
       .build_graph = [&](const DatasetInfo& data, int64_t samples,
                          const plugin::OpFactory& ops) -> Result<graph::Graph> {
         ENGINE_RETURN_IF_ERROR(
             launch::CheckSameOnAllRanks(rank, "training data", std::string(data.digest)));
-        return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
+        const model::ModelRequest request = model::RequestFor(data, samples, true);
+        if (config.init().from.empty() || !resume.empty()) {
+          return model::BuildGraph(run, rank, request, ops);
+        }
+        return BuildWithWeights(config, rank, request, ops);
       },
       .begin =
           [&, resume, source](exec::Executor& executor, const train::RunState& now) {
             return BeginRun(resume, run, rank, source->info(), executor, now);
           },
+      .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
+                      const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
+        ENGINE_ASSIGN_OR_RETURN(
+            const Evaluation done,
+            Evaluate(executor.memory(), data, batches,
+                     {.loss = LossOf(run.plugins.model), .max_samples = run.train.evaluate_samples},
+                     SumByTransfers(executor, rank.info)));
+        return done.report;
+      },
       .check = MakeReplicaCheck(run, rank),
       .observer = observer,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty()) {
-    parts.save = [&](const exec::Executor& executor, const train::RunState& now) -> Status {
+    parts.save = [&, source](const exec::Executor& executor, const train::RunState& now) -> Status {
       checkpoint::SpillFile spill(output.checkpoint);
       ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
                               checkpoint::CollectRankStates(executor, spill));
       const std::string written = "checkpoint/" + std::to_string(now.step);
       if (rank.info.rank != 0)
         return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor,
-                                                         InfoOf(run, rank.info, now), kept,
+      checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now);
+      info.class_names = source->class_names();
+      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor, info, kept,
                                                          CheckpointProgress(rank.store)));
       ENGINE_RETURN_IF_ERROR(
           checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
@@ -192,9 +228,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       return rank.store.Set(written, "");
     };
   }
-  if (rank.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
-    if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
+  if (rank.info.rank == 0 && rank.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
   }
   return train::Trainer::Create(run, rank, std::move(parts));
 }

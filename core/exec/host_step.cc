@@ -80,7 +80,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
 // and optimizers see the mean.
 Status HostStep::TakeStatistics() {
   statistics_ = *summed();
-  const float count = std::max(statistics_.count, 1.0f);
+  const float count = statistics_.count > 0 ? statistics_.count : 1;  // of weights: below 1 too
   std::ranges::fill(gradient_scale_, 1 / (count * parts_.options.loss_scale));
   return {};
 }

@@ -110,7 +110,7 @@ class HostStep {
   std::span<float> observed_;            // sums of the hook that has observed last
   std::vector<size_t> observed_counts_;  // of each hook; 0: not known yet
   float local_scale_ = 1;
-  float own_count_ = 0;  // of targets of this rank
+  float own_count_ = 0;  // weight of the targets of this rank
   // Whether ranks or micro-batches add to the statistics.
   const bool adds_up_ =
       parts_.tasks.statistics != trace::kNoTask || parts_.options.micro_batches > 1;

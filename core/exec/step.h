@@ -12,8 +12,8 @@ namespace engine::exec {
 // What the ranks of a step sum up: the loss op writes the first three, the executor the others.
 struct StepStatistics {
   float loss_sum = 0;   // over targets
-  float count = 0;      // of targets
-  float correct = 0;    // predictions
+  float count = 0;      // of targets, or the sum of their weights
+  float correct = 0;    // predictions, likewise
   float stop = 0;       // ranks that were asked to stop
   float marks[8] = {};  // of StepInput::check; else zero
 };

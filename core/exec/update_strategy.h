@@ -76,7 +76,7 @@ class UpdateStrategy {
   virtual Status Begin(const TaskGraph& /*tasks*/) { return {}; }
 
   // Of a step, by what is known when it begins, and when its backward pass begins: `weight` is the
-  // number of targets of this rank. [compute-lane]
+  // weight of the targets of this rank. [compute-lane]
   virtual void BeginStep(const StepInput& /*input*/) {}
   virtual Status BeginBackward(const StepInput& /*input*/, float /*weight*/) { return {}; }
   // Buffers and count of a transfer of gradients or parameters, as they are. [any-thread]

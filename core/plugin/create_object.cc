@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/ext/accelerator.h"
+#include "engine/ext/class_names.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/link_cost.h"
 #include "engine/ext/parameter_server.h"
@@ -43,9 +44,9 @@ Status CheckExtensions(const Object& object, const std::string& title) {
   const auto check = [&]<typename... X>() {
     ((object.Query(X::kId, 0) && !Query<X>(object) ? void(wrong = X::kId) : void()), ...);
   };
-  check.operator()<Accelerator, GroupedTransfers, LinkModel, ParameterClient, ParameterServer,
-                   RecordedTransfers, RowTable, SavedState, SharedMemory, SpanUpdates, SubGroups,
-                   WireFormat, WireProgress>();
+  check.operator()<Accelerator, ClassNames, GroupedTransfers, LinkModel, ParameterClient,
+                   ParameterServer, RecordedTransfers, RowTable, SavedState, SharedMemory,
+                   SpanUpdates, SubGroups, WireFormat, WireProgress>();
   if (wrong.empty()) return {};
   return Status::Error(StatusCode::kPlugin,
                        "%s offers %s with another layout than this engine has; rebuild it",

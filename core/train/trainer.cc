@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/train/evaluate.h"
-
 namespace engine::train {
 namespace {
 
@@ -159,7 +157,8 @@ Result<int64_t> Trainer::Run() {
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
-  const double rate = config_.train.learning_rate(step, range_.last_step);
+  const double rate =
+      config_.train.learning_rate(step, range_.last_step, batches_->steps_per_epoch());
   // By the statistics of the next step, so that it costs no flush.
   const int64_t every = config_.train.check_ranks_every;
   const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
@@ -197,7 +196,7 @@ Result<bool> Trainer::Report(const exec::StepResult& result) {
   const exec::StepStatistics& statistics = result.statistics;
   if (check_ != nullptr) ENGINE_RETURN_IF_ERROR(check_->Conclude(statistics.marks));
   if (!std::isfinite(statistics.loss_sum)) return Diverged(report, config_.train);
-  const double count = std::max(statistics.count, 1.0f);
+  const double count = statistics.count > 0 ? statistics.count : 1;
   report.loss = statistics.loss_sum / count;
   report.accuracy = statistics.correct / count;
   report.seconds = result.seconds;
@@ -227,8 +226,7 @@ Status Trainer::Evaluate(int64_t step) {
     batches.world_size = 1;
   }
   ENGINE_ASSIGN_OR_RETURN(EvaluationReport report,
-                          EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(),
-                                        *parts_.data, batches, config_.train.evaluate_samples));
+                          parts_.evaluate(*executor_, *parts_.data, batches));
   report.step = step;
   const bool reports = rank_.info.rank == 0 && report.targets > 0;
   return reports ? parts_.observer.OnEvaluation(report) : Status();

@@ -40,6 +40,11 @@ struct TrainerParts {
   // the parameters, the states that the executor has collected, and what each rank keeps for itself. On
   // the others: waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
   std::function<Status(const exec::Executor& executor, const RunState& now)> save;
+  // Measures the model on what is requested of `data`, together with the other ranks of the request, all
+  // of which get the same report. No targets in it: there is nothing to evaluate on.
+  std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
+                                         const BatchRequest& batches)>
+      evaluate;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "engine/ext/accelerator.h"
+#include "engine/ext/class_names.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/initial_values.h"
 #include "engine/ext/inner_plugins.h"
@@ -52,7 +53,7 @@ using Structs =
 using Interfaces =
     Types<Event, Stream, Device, Host, Work, Communicator, PlanSink, Scheduler, SpanUpdates,
           Optimizer, Replicas, Op, OpLibrary, GradientHook, Dataset, ModelBuilder, Model,
-          FlatKernel, FlatMath, Recording, Accelerator, GroupedTransfers, InitialValues,
+          FlatKernel, FlatMath, Recording, Accelerator, ClassNames, GroupedTransfers, InitialValues,
           InnerPlugins, LinkModel, ParameterClient, ParameterServer, RecordedTransfers, RowTable,
           SavedState, SharedMemory, SubGroups, WireFormat, WireProgress>;
 

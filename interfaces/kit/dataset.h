@@ -9,9 +9,12 @@
 #include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/dataset.h"
+#include "engine/ext/class_names.h"
 #include "engine/options.h"
 #include "kit/file.h"
 
@@ -52,34 +55,58 @@ inline std::pair<size_t, int64_t> Locate(std::span<const int64_t> ends, int64_t 
   return {place, index - (place == 0 ? 0 : ends[place - 1])};
 }
 
-// A dataset of samples with one input and one target, which it reads when it is opened.
-class ReadDataset : public DatasetBase {
+// The target that says how much each sample counts: a float32 scalar, which losses take as their
+// input after the first target.
+inline constexpr std::string_view kSampleWeight = "sample_weight";
+
+// A dataset of samples with one input and one target, and a weight if it has any, which it reads when
+// it is opened.
+class ReadDataset : public DatasetBase, public ClassNamesBase {
  public:
   DatasetInfo info() const noexcept final {
-    const size_t tensors = knows_samples_ ? 1 : 0;
+    const size_t targets = has_weight_ ? 2 : 1;
     return {.name = name_,
-            .inputs = {&input_, tensors},
-            .targets = {&target_, tensors},
+            .inputs = {&input_, size_t{knows_samples_}},
+            .targets = {targets_, knows_samples_ ? targets : 0},
             .train_samples = train_samples_,
             .held_out_samples = held_out_samples_,
             .digest = digest_};
   }
   Status Open(uint64_t seed) noexcept final {
     seed_ = seed;
-    return CatchNoMemory([this] { return Read(); });
+    return CatchNoMemory([this]() -> Status {
+      ENGINE_RETURN_IF_ERROR(Read());
+      for (std::string& name : class_names_) {  // as files and folders may have them
+        std::replace_if(
+            name.begin(), name.end(), [](unsigned char c) { return c < ' '; }, ' ');
+      }
+      return {};
+    });
   }
+  TextView ClassName(uint32_t target, int64_t number) const noexcept final {
+    const auto at = static_cast<size_t>(number);
+    return target == 0 && at < class_names_.size() ? TextView(class_names_[at]) : TextView();
+  }
+  void* Query(std::string_view id) noexcept override { return Offer<ClassNames>(id, this); }
 
  protected:
   ReadDataset(std::string name, const SampleTensor& input, const SampleTensor& target)
-      : name_(std::move(name)), input_(input), target_(target) {}
+      : name_(std::move(name)), input_(input) {
+    target_ = target;
+  }
 
-  // Finds out the numbers of samples and the digest, and the tensors if they are not known before.
+  // Finds out the numbers of samples and the digest, and the tensors and the names of all classes if
+  // they are not known before.
   virtual Status Read() = 0;
 
   // Constant after Open.
   const std::string name_;
-  SampleTensor input_, target_;
+  SampleTensor input_;
+  SampleTensor targets_[2] = {{}, {.name = kSampleWeight, .shape = {}}};
+  SampleTensor& target_ = targets_[0];
+  bool has_weight_ = false;
   bool knows_samples_ = true;  // what tensors they have
+  std::vector<std::string> class_names_;
   uint64_t seed_ = 1;
   int64_t train_samples_ = 0, held_out_samples_ = 0;
   std::string digest_;

@@ -36,6 +36,10 @@ constexpr OptionSpec kGroups =
     IntOption("groups", "1", 1, kMaxExtent,
               "groups of channels that are apart; divides the channels of input and output");
 constexpr OptionSpec kBias = BoolOption("bias", "true", "whether a bias is added");
+constexpr OptionSpec kLossWeight =
+    FloatOption("weight", "1", 0, 1e9, "factor of the loss, but not of its number of targets");
+constexpr OptionSpec kAuxiliary = BoolOption(
+    "auxiliary", "false", "true: one loss more beside another, whose targets are those that count");
 constexpr OptionSpec kEpsilon = FloatOption("epsilon", "1e-5", 1e-12, 1, "added to the variance");
 
 // In the descriptor of an op library, behind its own options.
@@ -119,6 +123,25 @@ constexpr std::array kOpAttributes = {
     Attribute("group_norm", IntOption("groups", "", 1, kMaxExtent,
                                       "groups of channels that are normalised together")),
     Attribute("group_norm", kEpsilon),
+    Attribute("softmax_cross_entropy",
+              FloatOption("label_smoothing", "0", 0, 1,
+                          "share of a target that is spread evenly over all classes")),
+    Attribute("softmax_cross_entropy", IntOption("ignore_index", "-1", -kMaxExtent, kMaxExtent,
+                                                 "a target that counts for nothing")),
+    Attribute("huber", FloatOption("delta", "1", 1e-9, 1e9,
+                                   "distance beyond which the loss grows linearly")),
+    Attribute("binary_cross_entropy",
+              FloatOption("pos_weight", "1", 0, 1e9, "factor of the loss of targets that are 1")),
+    Attribute("softmax_cross_entropy", kLossWeight),
+    Attribute("softmax_cross_entropy", kAuxiliary),
+    Attribute("mean_squared_error", kLossWeight),
+    Attribute("mean_squared_error", kAuxiliary),
+    Attribute("mean_absolute_error", kLossWeight),
+    Attribute("mean_absolute_error", kAuxiliary),
+    Attribute("huber", kLossWeight),
+    Attribute("huber", kAuxiliary),
+    Attribute("binary_cross_entropy", kLossWeight),
+    Attribute("binary_cross_entropy", kAuxiliary),
 };
 
 // `own`, then kOpAttributes, then those of further headers (kArrayOpAttributes).

@@ -318,22 +318,4 @@ inline Status InferSum(const Inference& op, bool takes_float32) noexcept {
   return op.Gradients(0b11, 0);
 }
 
-// logits (..., V) and targets (...) -> the three numbers of a loss
-inline Status InferSoftmaxCrossEntropy(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(2));
-  const TensorSpec &logits = op.inputs[0], &targets = op.inputs[1];
-  if (!op.IsActivation(0) || logits.shape.ndim < 2 || logits.shape[-1] < 1) {
-    return op.ActivationError(0, " (..., V), at least two dimensions, V >= 1");
-  }
-  Shape rows = logits.shape;
-  rows.dims[--rows.ndim] = 0;
-  if (targets.dtype != DType::kInt32 || !(targets.shape == rows) ||
-      targets.batched != logits.batched) {
-    return op.InputError(1, "int32, shaped as input 0 without its last dimension");
-  }
-  AddOutput(op.signature, Shape{3}, 0);
-  op.signature->is_loss = 1;
-  return op.Gradients(0b1, 0b11);
-}
-
 }  // namespace engine::kit

@@ -65,9 +65,10 @@ void PassGradient(const OpCall& call, const TensorView& source, int32_t input) n
 void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end);
 
 // Those of functions and arrays are in array_ops.h.
-extern const OpFactory kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeConv2d,
-    kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGlobalAvgPool,
-    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeResize,
+extern const OpFactory kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeBinaryCrossEntropy,
+    kMakeConv2d, kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten,
+    kMakeGlobalAvgPool, kMakeGlobalMaxPool, kMakeGroupNorm, kMakeHuber, kMakeLayerNorm, kMakeLinear,
+    kMakeMaxPool, kMakeMeanAbsoluteError, kMakeMeanSquaredError, kMakeResize,
     kMakeSoftmaxCrossEntropy, kMakeTiedLinear, kMakeToChannelsFirst, kMakeToChannelsLast;
 
 }  // namespace engine::cpu_ops

@@ -42,6 +42,10 @@ constexpr kit::OpEntry<OpContext> kOps[] = {
     {"global_max_pool", &kMakeGlobalMaxPool},
     {"resize", &kMakeResize},
     {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
+    {"mean_squared_error", &kMakeMeanSquaredError},
+    {"mean_absolute_error", &kMakeMeanAbsoluteError},
+    {"huber", &kMakeHuber},
+    {"binary_cross_entropy", &kMakeBinaryCrossEntropy},
     {"accumulate", &kMakeAccumulate},
     // Functions of one input, of several.
     {"relu", &kMakeRelu},

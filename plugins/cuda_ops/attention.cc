@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
+#include <new>
 
 #include "cuda_op.h"
 #include "cudnn_attention.h"
@@ -16,7 +17,9 @@ namespace {
 class AttentionOp final : public CudaOp {
  public:
   AttentionOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), heads_(attributes.Int("heads")), causal_(attributes.Bool("causal")) {}
+      : AttentionOp(context, attributes.Int("heads"), attributes.Bool("causal")) {}
+  AttentionOp(const OpContext& context, int64_t heads, bool causal) noexcept
+      : CudaOp(context), heads_(heads), causal_(causal) {}
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
@@ -160,5 +163,9 @@ class AttentionOp final : public CudaOp {
 }  // namespace
 
 const OpFactory kMakeAttention = kit::NewOp<AttentionOp>;
+
+Op* NewAttention(const OpContext& context, int64_t heads, bool causal) noexcept {
+  return new (std::nothrow) AttentionOp(context, heads, causal);
+}
 
 }  // namespace engine::cuda_ops

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -26,12 +27,19 @@ Status BlasStatus(cublasStatus_t status, const char* what) noexcept {
 // Of a, b, d, bias and aux.
 using Alignments = std::array<uint32_t, 5>;
 
-Alignments AlignmentsOf(const MatrixOperands& operands) noexcept {
+// Of all matrices of a batch.
+Alignments AlignmentsOf(const MatrixProduct& product, const MatrixOperands& operands) noexcept {
   const void* const pointers[] = {operands.a, operands.b, operands.d, operands.bias, operands.aux};
+  const auto bytes = [](int64_t elements, DType dtype) {
+    return static_cast<uintptr_t>(elements) * SizeOf(dtype);
+  };
+  const uintptr_t strides[] = {bytes(product.a_stride, product.factors),
+                               bytes(product.b_stride, product.factors),
+                               bytes(product.d_stride, product.result), 0, 0};
   Alignments all;
   for (size_t i = 0; i < all.size(); ++i) {
     all[i] = kLargestAlignment;
-    while (reinterpret_cast<uintptr_t>(pointers[i]) % all[i] != 0) all[i] /= 2;
+    while ((reinterpret_cast<uintptr_t>(pointers[i]) | strides[i]) % all[i] != 0) all[i] /= 2;
   }
   return all;
 }
@@ -49,6 +57,13 @@ Status Set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attr
            const T& value) noexcept {
   return BlasStatus(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value),
                     "describing a matrix product");
+}
+
+template <typename T>
+Status Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+           const T& value) noexcept {
+  return BlasStatus(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+                    "describing a matrix");
 }
 
 template <typename T>
@@ -166,7 +181,7 @@ int32_t Blas::measured() noexcept {
 // one; they never go, so a Plan* stays valid.
 Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
                   Plan** out) noexcept {
-  const Alignments alignments = AlignmentsOf(operands);
+  const Alignments alignments = AlignmentsOf(product, operands);
   for (const auto& plan : plans_) {
     if (plan->product == product && plan->alignments == alignments) {
       *out = plan.get();
@@ -216,18 +231,23 @@ Status Blas::MakePlan(Plan* plan) noexcept {
     ENGINE_RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n));
   }
   // The columns of a stored (rows, columns) matrix are the rows of its transpose.
-  const auto layout = [](cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t rows,
-                         int64_t columns) {
-    return BlasStatus(cublasLtMatrixLayoutCreate(out, type, static_cast<uint64_t>(columns),
-                                                 static_cast<uint64_t>(rows), columns),
-                      "describing a matrix");
+  const auto layout = [&](cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t rows,
+                          int64_t columns, int64_t stride) -> Status {
+    ENGINE_RETURN_IF_ERROR(
+        BlasStatus(cublasLtMatrixLayoutCreate(out, type, static_cast<uint64_t>(columns),
+                                              static_cast<uint64_t>(rows), columns),
+                   "describing a matrix"));
+    if (product.batch == 1) return {};
+    const auto count = static_cast<int32_t>(product.batch);
+    ENGINE_RETURN_IF_ERROR(Set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count));
+    return Set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
   };
   const auto [m, n, k] = std::tuple{product.m, product.n, product.k};
-  ENGINE_RETURN_IF_ERROR(
-      layout(&plan->a, factors, product.a_transposed ? k : m, product.a_transposed ? m : k));
-  ENGINE_RETURN_IF_ERROR(
-      layout(&plan->b, factors, product.b_transposed ? n : k, product.b_transposed ? k : n));
-  return layout(&plan->d, result, m, n);
+  ENGINE_RETURN_IF_ERROR(layout(&plan->a, factors, product.a_transposed ? k : m,
+                                product.a_transposed ? m : k, product.a_stride));
+  ENGINE_RETURN_IF_ERROR(layout(&plan->b, factors, product.b_transposed ? n : k,
+                                product.b_transposed ? k : n, product.b_stride));
+  return layout(&plan->d, result, m, n, product.d_stride);
 }
 
 // The alignments are promises about later operands too: a plan is for operands that keep them.
@@ -287,6 +307,10 @@ std::string Blas::KeyOf(const Plan& plan) const noexcept {
            product.b_transposed ? 't' : 'n', Name(product.factors), Name(product.result),
            settings_.tf32 ? " tf32" : "", static_cast<int>(product.epilogue),
            product.sum ? " added" : "", a, b, d, bias, aux);
+  if (product.batch == 1) return key;
+  snprintf(key + strlen(key), sizeof key - strlen(key), ", %lld times, apart %lld %lld %lld",
+           static_cast<long long>(product.batch), static_cast<long long>(product.a_stride),
+           static_cast<long long>(product.b_stride), static_cast<long long>(product.d_stride));
   return key;
 }
 
@@ -321,8 +345,9 @@ Status Blas::Measure(const Plan& plan, const MatrixOperands& operands, cudaStrea
   // What is added to may not be added to several times. Memory in the order of the stream: nothing
   // waits for it, and no other stream.
   if (plan.product.sum) {
-    const size_t bytes = static_cast<size_t>(plan.product.m) * static_cast<size_t>(plan.product.n) *
-                         SizeOf(plan.product.result);
+    const int64_t elements =
+        plan.product.m * plan.product.n + (plan.product.batch - 1) * plan.product.d_stride;
+    const size_t bytes = static_cast<size_t>(elements) * SizeOf(plan.product.result);
     if (cudaMallocFromPoolAsync(&scratch.d, bytes, device_.arena(), stream) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       return {};
@@ -349,8 +374,8 @@ Status Blas::SetEpiloguePointers(const Plan& plan, const MatrixOperands& operand
 Status Blas::Run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                  const MatrixOperands& operands, cudaStream_t stream) noexcept {
   ENGINE_RETURN_IF_ERROR(SetEpiloguePointers(plan, operands));
-  const float alpha = 1, beta = plan.product.sum ? 1.0f : 0.0f;
-  return BlasStatus(cublasLtMatmul(handle_, plan.description, &alpha, operands.b, plan.b,
+  const float beta = plan.product.sum ? 1.0f : 0.0f;
+  return BlasStatus(cublasLtMatmul(handle_, plan.description, &operands.scale, operands.b, plan.b,
                                    operands.a, plan.a, &beta, operands.d, plan.d, operands.d,
                                    plan.d, &algorithm, workspace_, kWorkspaceBytes, stream),
                     "a matrix product of cuBLASLt");

@@ -39,6 +39,9 @@ struct MatrixProduct {
   DType result = DType::kFloat32;  // of d, aux and bias
   Epilogue epilogue = Epilogue::kNone;
   bool sum = false;  // d += instead of d =; only with kNone and kBiasGradient
+  // So many products, whose matrices begin so many elements apart; a stride of 0 repeats a factor.
+  int64_t batch = 1;
+  int64_t a_stride = 0, b_stride = 0, d_stride = 0;
 
   bool operator==(const MatrixProduct&) const noexcept = default;
 };
@@ -50,6 +53,7 @@ struct MatrixOperands {
   void* d = nullptr;
   void* bias = nullptr;
   void* aux = nullptr;
+  float scale = 1;  // of the product
 };
 
 // Which of the algorithms that the library proposes is taken.

@@ -375,6 +375,12 @@ Status CudaDevice::EndRecording(Stream* stream, Recording** out) noexcept {
 Status CudaDevice::Fault() noexcept {
   const DeviceFault& fault = *fault_host_;
   if (fault.code == DeviceFault::kNone) return {};
+  if (fault.code == DeviceFault::kWeight) {
+    return Status::Error(
+        StatusCode::kBadData,
+        "a sample weight of %g at position %lld of its batch; it has to be at least 0",
+        static_cast<double>(fault.weight), static_cast<long long>(fault.position));
+  }
   return Status::Error(StatusCode::kBadData,
                        "%s %d at position %lld of its batch is outside of [0, %d)",
                        fault.code == DeviceFault::kToken ? "token" : "target", fault.value,

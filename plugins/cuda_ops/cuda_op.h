@@ -72,6 +72,8 @@ class CudaOp : public OpBase {
     return {name(), activation(), inputs, signature};
   }
 
+  const OpContext& context() const noexcept { return context_; }
+
  private:
   const OpContext context_;
 };
@@ -110,9 +112,21 @@ Status PassGradient(const TensorView& source, const TensorView& target, bool sum
 Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
                     cudaStream_t stream) noexcept;
 
-extern const OpFactory kMakeAdd, kMakeAddLayerNorm, kMakeAttention, kMakeAvgPool, kMakeBatchNorm,
-    kMakeConv2d, kMakeDropout, kMakeEmbedding, kMakeFlatten, kMakeGelu, kMakeGlobalAvgPool,
-    kMakeLayerNorm, kMakeLinear, kMakeMaxPool, kMakeMlp, kMakeRelu, kMakeSoftmaxCrossEntropy,
-    kMakeTanh, kMakeTiedLinear, kMakeToChannelsLast;
+// The op "attention", for another op; null when memory is out.
+Op* NewAttention(const OpContext& context, int64_t heads, bool causal) noexcept;
+
+extern const OpFactory kMakeAbs, kMakeAdd, kMakeAddLayerNorm, kMakeAttention, kMakeAvgPool,
+    kMakeBatchNorm, kMakeBinaryCrossEntropy, kMakeClip, kMakeConcat, kMakeConv2d,
+    kMakeConvTranspose2d, kMakeCos, kMakeDivide, kMakeDropout, kMakeElu, kMakeEmbedding, kMakeErf,
+    kMakeExp, kMakeExpand, kMakeFlatten, kMakeGather, kMakeGelu, kMakeGeluErf, kMakeGlobalAvgPool,
+    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeHardSigmoid, kMakeHardSwish, kMakeHuber,
+    kMakeLayerNorm, kMakeLeakyRelu, kMakeLinear, kMakeLog, kMakeLogSoftmax, kMakeMatmul,
+    kMakeMaxPool, kMakeMaximum, kMakeMeanAbsoluteError, kMakeMeanSquaredError, kMakeMinimum,
+    kMakeMish, kMakeMlp, kMakeMultiply, kMakePad, kMakePow, kMakePower, kMakePrelu, kMakeReciprocal,
+    kMakeReduceMax, kMakeReduceMean, kMakeReduceSum, kMakeRelu, kMakeReshape, kMakeResize,
+    kMakeRmsNorm, kMakeRotaryEmbedding, kMakeScale, kMakeScaledDotProductAttention, kMakeSigmoid,
+    kMakeSilu, kMakeSin, kMakeSlice, kMakeSoftmax, kMakeSoftmaxCrossEntropy, kMakeSoftplus,
+    kMakeSqrt, kMakeSubtract, kMakeTanh, kMakeTiedLinear, kMakeToChannelsFirst, kMakeToChannelsLast,
+    kMakeTranspose, kMakeWhere;
 
 }  // namespace engine::cuda_ops

@@ -8,17 +8,21 @@ namespace engine::cuda_ops {
 Status CudnnConvolution::Create(Cudnn* cudnn, const ConvolutionShape& of, int64_t workspace_limit,
                                 const char* device, std::unique_ptr<CudnnConvolution>* out) {
   const GraphExtents x = {of.samples, of.channels, of.height, of.width},
-                     filters = {of.output_channels, of.channels, of.kernel, of.kernel},
+                     filters = {of.output_channels, of.channels / of.groups, of.kernel_height,
+                                of.kernel_width},
                      y = {of.samples, of.output_channels, of.output_height, of.output_width};
-  struct {
+  struct Pass {
     const char* name;
     GraphKind kind;
     const GraphExtents &a, &b, &result;
     float beta;
-  } const passes[] = {
+  };
+  const Pass passes[] = {
       {"forward pass", GraphKind::kConvolution, x, filters, y, 0},
       {"gradient of the input", GraphKind::kConvolutionData, y, filters, x, 0},
-      {"gradient of the input", GraphKind::kConvolutionData, y, filters, x, 1},
+      of.adds_forward
+          ? Pass{"forward pass", GraphKind::kConvolution, x, filters, y, 1}
+          : Pass{"gradient of the input", GraphKind::kConvolutionData, y, filters, x, 1},
       {"gradient of the weight", GraphKind::kConvolutionFilter, x, y, filters, 0},
   };
   const auto channels_last = [](const GraphExtents& e) -> GraphExtents {
@@ -30,13 +34,8 @@ Status CudnnConvolution::Create(Cudnn* cudnn, const ConvolutionShape& of, int64_
     CudnnGraph graph;
     const int a = graph.Input(pass.a, channels_last(pass.a), of.type);
     const int b = graph.Input(pass.b, channels_last(pass.b), of.type);
-    const int result = graph.Convolve({.kind = pass.kind,
-                                       .x = a,
-                                       .b = b,
-                                       .stride = of.stride,
-                                       .padding = of.padding,
-                                       .beta = pass.beta},
-                                      pass.result);
+    const int result = graph.Convolve(
+        {.kind = pass.kind, .x = a, .b = b, .window = of.window, .beta = pass.beta}, pass.result);
     graph.Store(result, channels_last(pass.result), of.type);
     ENGINE_RETURN_IF_ERROR(
         CudnnPlan::Create(cudnn, graph, {of.tensor_cores, workspace_limit}, device, &own->plans_[i])

@@ -9,18 +9,20 @@
 
 namespace engine::cuda_ops {
 
-// x (samples, height, width, channels), filters (output_channels, kernel, kernel, channels), y
-// (samples, output_height, output_width, output_channels).
+// x (samples, height, width, channels), filters (output_channels, kernel_height, kernel_width,
+// channels / groups), y (samples, output_height, output_width, output_channels).
 struct ConvolutionShape {
   int64_t samples = 0, height = 0, width = 0, channels = 0;
   int64_t output_height = 0, output_width = 0, output_channels = 0;
-  int64_t kernel = 1, stride = 1, padding = 0;
+  int64_t kernel_height = 1, kernel_width = 1, groups = 1;
+  GraphWindow window;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;  // of all tensors; sums are of floats
   bool tensor_cores = false;                // which round single precision
+  bool adds_forward = false;                // see ConvolutionPass::kAdd
 };
 
-// y of x and filters; the gradient of x, of that of y and filters; the same, added to what is
-// there; the gradient of filters, of x and that of y.
+// y of x and filters; the gradient of x, of that of y and filters; one of these two (the first where
+// the shape says so), added to what is there; the gradient of filters, of x and that of y.
 enum class ConvolutionPass { kForward, kBackward, kAdd, kFilters };
 
 class CudnnConvolution {

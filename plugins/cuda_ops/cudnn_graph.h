@@ -12,6 +12,11 @@ namespace engine::cuda_ops {
 
 using GraphExtents = std::array<int64_t, 4>;
 
+// How a convolution's filters lie on rows and columns; both ends of an axis have as many zeros.
+struct GraphWindow {
+  std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
+};
+
 inline GraphExtents Transposed(const GraphExtents& of) noexcept {
   return {of[0], of[1], of[3], of[2]};
 }
@@ -28,7 +33,8 @@ struct GraphTensor {
 };
 
 // Convolutions: y = x * b over (samples, channels, height, width); the gradient of x, from that of
-// y and the filters; the gradient of the filters, from x and the gradient of y.
+// y and the filters; the gradient of the filters, from x and the gradient of y. Filters with fewer
+// channels than x are of as many groups as that is less.
 enum class GraphKind {
   kMatmul,
   kPointwise,
@@ -44,7 +50,7 @@ struct GraphOperation {
   int x = -1, b = -1, t = -1, y = -1;  // indices of tensors
   int mode = -1;                       // cudnnPointwiseMode_t or cudnnReduceTensorOp_t
   int64_t axis = -1;                   // of CUDNN_POINTWISE_GEN_INDEX
-  int64_t stride = 1, padding = 0;     // of convolutions
+  GraphWindow window = {};             // of convolutions
   float beta = 0;                      // y is added to what is there, times beta: convolutions
 };
 

@@ -121,14 +121,14 @@ Descriptor Describe(const CudnnFunctions& api, const GraphTensor& tensor, int64_
 
 void DescribeConvolution(const GraphOperation& of, Descriptor* kind) {
   constexpr cudnnConvolutionMode_t kMode = CUDNN_CROSS_CORRELATION;
-  constexpr int64_t kPlane = 2, kDilations[] = {1, 1};
-  const int64_t strides[] = {of.stride, of.stride}, paddings[] = {of.padding, of.padding};
+  constexpr int64_t kPlane = 2;
+  const auto& [strides, paddings, dilations] = of.window;
   kind->Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, &kMode)
       .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, &kPlane)
-      .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, kDilations, kPlane)
-      .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides, kPlane)
-      .Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, paddings, kPlane)
-      .Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, paddings, kPlane);
+      .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, dilations.data(), kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, strides.data(), kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, paddings.data(), kPlane)
+      .Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, paddings.data(), kPlane);
 }
 
 Descriptor Describe(const CudnnFunctions& api, const GraphOperation& of,

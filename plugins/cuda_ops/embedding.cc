@@ -1,4 +1,4 @@
-// y[b, t] = weight[token[b, t]] (+ positions[t]).
+// y[..., t] = weight[token[..., t]] (+ positions[t]).
 #include "kernels/embedding.h"
 
 #include <string_view>
@@ -36,7 +36,7 @@ class EmbeddingOp final : public CudaOp, public RowTableBase {
           .positions = given_.positions > 0 ? As<const T>(call.inputs[kPositions]) : nullptr,
           .y = As<T>(call.outputs[0]),
           .count = tokens.count(),
-          .length = tokens.shape[1],
+          .length = tokens.shape[-1],
           .width = given_.width,
           .vocabulary = given_.vocabulary,
           .fault = device().fault_word()};
@@ -61,7 +61,7 @@ class EmbeddingOp final : public CudaOp, public RowTableBase {
                      "backward of the table"));
       }
       if (!WantsGradient(call, kPositions)) return {};
-      return Launched(LaunchPositionGradient(dy, tokens.count(), tokens.shape[1], given_.width,
+      return Launched(LaunchPositionGradient(dy, tokens.count(), tokens.shape[-1], given_.width,
                                              call.input_grads[kPositions].f32(), stream),
                       "backward of the positions");
     });

@@ -1,16 +1,20 @@
 // layer_norm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension
 // (Ba, Kiros and Hinton, arXiv:1607.06450). add_layer_norm: output 0 is a + b, output 1 the
-// layer_norm of that. Saved for backward: mean and 1 / deviation of each row.
+// layer_norm of that. rms_norm (Zhang and Sennrich, arXiv:1910.07467): the same with a mean of 0 and
+// without bias. Saved for backward: mean and 1 / deviation of each row.
 #include "kernels/layer_norm.h"
 
 #include "cuda_op.h"
 #include "kernels/channels.h"
+#include "kit/array_op_shapes.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-// kAdds: add_layer_norm. Inputs are x, in it the addend, weight and bias.
-template <bool kAdds>
+// Inputs are x, of add_layer_norm its addend, weight and, but for rms_norm, bias.
+enum class Kind { kLayerNorm, kAddLayerNorm, kRmsNorm };
+
+template <Kind kKind>
 class NormOp final : public CudaOp {
  public:
   NormOp(const OpContext& context, const Options& attributes) noexcept
@@ -18,8 +22,9 @@ class NormOp final : public CudaOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
-    ENGINE_RETURN_IF_ERROR(kAdds ? kit::InferAddLayerNorm(inference)
-                                 : kit::InferLayerNorm(inference));
+    ENGINE_RETURN_IF_ERROR(kAdds      ? kit::InferAddLayerNorm(inference)
+                           : kCentred ? kit::InferLayerNorm(inference)
+                                      : kit::InferRmsNorm(inference));
     const int64_t rows = Rows(inputs[kX].shape), width = inputs[kX].shape[-1];
     signature->saved_bytes = rows * static_cast<int64_t>(sizeof(RowStatistics));
     signature->workspace_bytes = 2 * Parts(rows) * width * static_cast<int64_t>(sizeof(float));
@@ -35,12 +40,13 @@ class NormOp final : public CudaOp {
           .addend = kAdds ? As<const T>(call.inputs[kAddend]) : nullptr,
           .sum = kAdds ? As<T>(call.outputs[kSum]) : nullptr,
           .weight = call.inputs[kWeight].f32(),
-          .bias = call.inputs[kBias].f32(),
+          .bias = kCentred ? call.inputs[kBias].f32() : nullptr,
           .y = As<T>(call.outputs[kY]),
           .statistics = static_cast<RowStatistics*>(call.saved),
           .rows = Rows(x.shape),
           .width = x.shape[-1],
-          .epsilon = epsilon_};
+          .epsilon = epsilon_,
+          .centred = kCentred};
       return Launched(LaunchLayerNorm(forward, stream), "forward");
     });
   }
@@ -56,6 +62,7 @@ class NormOp final : public CudaOp {
   }
 
  private:
+  static constexpr bool kAdds = kKind == Kind::kAddLayerNorm, kCentred = kKind != Kind::kRmsNorm;
   static constexpr int32_t kX = 0, kAddend = 1, kWeight = kAdds ? 2 : 1, kBias = kWeight + 1;
   static constexpr int32_t kSum = 0, kY = kAdds ? 1 : 0;  // outputs
   static constexpr int32_t kNone = -1;
@@ -113,7 +120,8 @@ class NormOp final : public CudaOp {
         .partials = parameters ? static_cast<float*>(call.workspace) : nullptr,
         .rows = rows,
         .width = width,
-        .parts = Parts(rows)};
+        .parts = Parts(rows),
+        .centred = kCentred};
     ENGINE_RETURN_IF_ERROR(Launched(LaunchLayerNormGradient(backward, stream), "backward"));
     ENGINE_RETURN_IF_ERROR(AddParts(call, kWeight, backward.parts, stream));
     return AddParts(call, kBias, backward.parts, stream);
@@ -144,7 +152,8 @@ class NormOp final : public CudaOp {
 
 }  // namespace
 
-const OpFactory kMakeLayerNorm = kit::NewOp<NormOp<false>>;
-const OpFactory kMakeAddLayerNorm = kit::NewOp<NormOp<true>>;
+const OpFactory kMakeLayerNorm = kit::NewOp<NormOp<Kind::kLayerNorm>>;
+const OpFactory kMakeAddLayerNorm = kit::NewOp<NormOp<Kind::kAddLayerNorm>>;
+const OpFactory kMakeRmsNorm = kit::NewOp<NormOp<Kind::kRmsNorm>>;
 
 }  // namespace engine::cuda_ops

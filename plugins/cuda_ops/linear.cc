@@ -24,7 +24,8 @@ class ProductOp : public CudaOp {
 
   struct Layer {
     int64_t rows, width, units;
-    int32_t weight, bias;  // which inputs they are; an op may have no input `bias`
+    int32_t weight, bias;     // which inputs they are; an op may have no input `bias`
+    bool transposed = false;  // W is (width, units)
   };
 
   // Of so many activations.
@@ -40,7 +41,7 @@ class ProductOp : public CudaOp {
   Status Project(const OpCall& call, const Layer& layer, Epilogue epilogue, const void* x,
                  void* aux, void* y, cudaStream_t stream) const noexcept {
     MatrixProduct product = Product(layer.rows, layer.units, layer.width, activation());
-    product.b_transposed = true;
+    product.b_transposed = !layer.transposed;
     product.epilogue = epilogue;
     return Multiply(product,
                     {.a = x,
@@ -64,9 +65,17 @@ class ProductOp : public CudaOp {
       if (dbias == nullptr) return {};
       return SumRows(dy, layer.rows, layer.units, partials, dbias, adds, stream);
     }
-    MatrixProduct product = Product(layer.units, layer.width, layer.rows, DType::kFloat32);
+    const bool t = layer.transposed;
+    MatrixProduct product = t ? Product(layer.width, layer.units, layer.rows, DType::kFloat32)
+                              : Product(layer.units, layer.width, layer.rows, DType::kFloat32);
     product.a_transposed = true;
     product.sum = Accumulates(call, layer.weight);
+    if (t) {  // the epilogue is for the factor that comes first
+      ENGINE_RETURN_IF_ERROR(Multiply(
+          product, {.a = x, .b = dy, .d = call.input_grads[weight].data}, nullptr, stream));
+      if (dbias == nullptr) return {};
+      return SumRows(dy, layer.rows, layer.units, partials, dbias, adds, stream);
+    }
     if (dbias != nullptr) product.epilogue = Epilogue::kBiasGradient;
     const MatrixOperands operands = {
         .a = dy, .b = x, .d = call.input_grads[weight].data, .bias = adds ? sums : dbias};
@@ -80,6 +89,7 @@ class ProductOp : public CudaOp {
   Status InputGradient(const OpCall& call, const Layer& layer, const void* dy, void* before,
                        const TensorView& dx, bool sum, cudaStream_t stream) const noexcept {
     MatrixProduct product = Product(layer.rows, layer.width, layer.units, dx.dtype);
+    product.b_transposed = layer.transposed;
     product.sum = sum;
     if (before != nullptr) product.epilogue = Epilogue::kGeluGradient;
     const MatrixOperands operands = {
@@ -167,7 +177,9 @@ class LinearOp : public ProductOp {
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   // What all have in common once the number of units is known.
-  void Describe(const TensorSpec& x, int64_t units, OpSignature* signature) noexcept {
+  void Describe(const TensorSpec& x, int64_t units, bool transposed,
+                OpSignature* signature) noexcept {
+    transposed_ = transposed;
     rounds_x_ = !IsActivation(x);
     const int64_t rows = x.shape.Count(0, -1);
     signature->saved_bytes = rounds_x_ ? ActivationBytes(rows * x.shape[-1]) : 0;
@@ -199,9 +211,14 @@ class LinearOp : public ProductOp {
   }
 
  private:
-  static Layer LayerOf(const OpCall& call) noexcept {
+  Layer LayerOf(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;
-    return {shape.Count(0, -1), shape[-1], call.inputs[kWeight].shape[0], kWeight, kBias};
+    return {shape.Count(0, -1),
+            shape[-1],
+            call.inputs[kWeight].shape[transposed_ ? 1 : 0],
+            kWeight,
+            kBias,
+            transposed_};
   }
 
   // x as a factor. In evaluation nothing is saved.
@@ -217,7 +234,7 @@ class LinearOp : public ProductOp {
         "rounding the input");
   }
 
-  bool rounds_x_ = false;
+  bool rounds_x_ = false, transposed_ = false;
 };
 
 class OwnedLinearOp final : public LinearOp {
@@ -227,7 +244,7 @@ class OwnedLinearOp final : public LinearOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferLinear(Inferring(inputs, signature), given_));
-    Describe(inputs[kX], given_.units, signature);
+    Describe(inputs[kX], given_.units, given_.transposed, signature);
     return {};
   }
 
@@ -241,7 +258,7 @@ class TiedLinearOp final : public LinearOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferTiedLinear(Inferring(inputs, signature)));
-    Describe(inputs[kX], inputs[kWeight].shape[0], signature);
+    Describe(inputs[kX], inputs[kWeight].shape[0], false, signature);
     return {};
   }
 };

@@ -13,6 +13,7 @@
 #include "cuda_op.h"
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
+#include "kit/array_op_attributes.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
 
@@ -43,6 +44,59 @@ constexpr kit::OpEntry<OpContext> kOps[] = {
     {"global_avg_pool", &kMakeGlobalAvgPool},
     {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
     {"accumulate", &kMakeAdd},
+    {"to_channels_first", &kMakeToChannelsFirst},
+    {"conv_transpose2d", &kMakeConvTranspose2d},
+    {"global_max_pool", &kMakeGlobalMaxPool},
+    {"resize", &kMakeResize},
+    {"group_norm", &kMakeGroupNorm},
+    {"rms_norm", &kMakeRmsNorm},
+    {"subtract", &kMakeSubtract},
+    {"multiply", &kMakeMultiply},
+    {"divide", &kMakeDivide},
+    {"maximum", &kMakeMaximum},
+    {"minimum", &kMakeMinimum},
+    {"power", &kMakePower},
+    {"where", &kMakeWhere},
+    {"prelu", &kMakePrelu},
+    {"scale", &kMakeScale},
+    {"sigmoid", &kMakeSigmoid},
+    {"silu", &kMakeSilu},
+    {"hard_sigmoid", &kMakeHardSigmoid},
+    {"hard_swish", &kMakeHardSwish},
+    {"leaky_relu", &kMakeLeakyRelu},
+    {"elu", &kMakeElu},
+    {"gelu_erf", &kMakeGeluErf},
+    {"clip", &kMakeClip},
+    {"exp", &kMakeExp},
+    {"log", &kMakeLog},
+    {"sqrt", &kMakeSqrt},
+    {"reciprocal", &kMakeReciprocal},
+    {"abs", &kMakeAbs},
+    {"erf", &kMakeErf},
+    {"softplus", &kMakeSoftplus},
+    {"mish", &kMakeMish},
+    {"sin", &kMakeSin},
+    {"cos", &kMakeCos},
+    {"pow", &kMakePow},
+    {"softmax", &kMakeSoftmax},
+    {"log_softmax", &kMakeLogSoftmax},
+    {"matmul", &kMakeMatmul},
+    {"scaled_dot_product_attention", &kMakeScaledDotProductAttention},
+    {"rotary_embedding", &kMakeRotaryEmbedding},
+    {"reshape", &kMakeReshape},
+    {"transpose", &kMakeTranspose},
+    {"concat", &kMakeConcat},
+    {"slice", &kMakeSlice},
+    {"pad", &kMakePad},
+    {"expand", &kMakeExpand},
+    {"gather", &kMakeGather},
+    {"reduce_mean", &kMakeReduceMean},
+    {"reduce_sum", &kMakeReduceSum},
+    {"reduce_max", &kMakeReduceMax},
+    {"mean_squared_error", &kMakeMeanSquaredError},
+    {"mean_absolute_error", &kMakeMeanAbsoluteError},
+    {"huber", &kMakeHuber},
+    {"binary_cross_entropy", &kMakeBinaryCrossEntropy},
 };
 
 constexpr std::array kOwnOptions = {
@@ -71,7 +125,7 @@ constexpr std::array kOwnOptions = {
                                            "standard deviation of the initial weights of proj")),
     kit::Attribute("add_layer_norm", kit::kEpsilon)};
 
-constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions);
+constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions, kit::kArrayOpAttributes);
 
 class CudaOpLibrary final : public OpLibraryBase {
  public:

@@ -2,8 +2,10 @@
 set(CUDA_OPS_HOST_SOURCES
   attention.cc
   batch_norm.cc
+  batched_products.cc
   blas.cc
   blas_tune.cc
+  broadcast.cc
   channels_last.cc
   conv2d.cc
   cuda_device.cc
@@ -17,21 +19,34 @@ set(CUDA_OPS_HOST_SOURCES
   dropout.cc
   elementwise.cc
   embedding.cc
+  group_norm.cc
   layer_norm.cc
   linear.cc
   loss.cc
+  matmul.cc
+  move.cc
   plugin.cc
-  pool.cc)
+  pool.cc
+  resample.cc
+  rotary.cc
+  sdpa.cc
+  softmax.cc)
 set(CUDA_OPS_KERNEL_SOURCES
   kernels/attention_backward.cu
   kernels/attention_forward.cu
   kernels/attention_plain.cu
+  kernels/axis_map.cu
   kernels/batch_norm.cu
   kernels/channels.cu
   kernels/dropout.cu
+  kernels/element_loss.cu
   kernels/elementwise.cu
   kernels/embedding.cu
   kernels/flat_math.cu
+  kernels/group_norm.cu
   kernels/layer_norm.cu
   kernels/loss.cu
-  kernels/pool.cu)
+  kernels/pool.cu
+  kernels/rotary.cu
+  kernels/softmax.cu
+  kernels/strided.cu)

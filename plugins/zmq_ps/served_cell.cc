@@ -36,6 +36,11 @@
 namespace engine::zmq_ps {
 namespace {
 
+// Of a sum whose parts have this weight together.
+float Divisor(float weight) {
+  return weight > 0 ? weight : 1;
+}
+
 // Of one worker at one cell. It has one, unless it pushes without pulling or took the place of
 // another.
 constexpr size_t kMaxPushes = 4;
@@ -217,7 +222,7 @@ void ServedCell::TakeOfAll() {
     task_.learning_rate = push.learning_rate;
     task_.inputs.push_back(std::move(gradient));
   }
-  task_.gradient_scale = 1 / std::max(weight, 1.0f);
+  task_.gradient_scale = 1 / Divisor(weight);
 }
 
 void ServedCell::TakeOldest() {
@@ -227,7 +232,7 @@ void ServedCell::TakeOldest() {
   applying_step_ = push.step;
   task_.step = std::max(task_.step + 1, push.step);
   task_.learning_rate = push.learning_rate;
-  task_.gradient_scale = 1 / std::max(push.weight, 1.0f);
+  task_.gradient_scale = 1 / Divisor(push.weight);
   task_.inputs.push_back(std::move(gradient));
 }
 

@@ -145,8 +145,8 @@ Status AsyncMath::Kernel::Run(const FlatCall& call) noexcept {
 Status AsyncMath::FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                                Stream* stream) noexcept {
   return Queue(stream, [=]() -> Status {
-    const float quotient = factor / std::max(*OnDevice(divisor), 1.0f);
-    std::fill_n(OnDevice(scales), count, quotient);
+    const float by = *OnDevice(divisor);
+    std::fill_n(OnDevice(scales), count, by > 0 ? factor / by : factor);
     return {};
   });
 }

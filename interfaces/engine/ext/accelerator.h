@@ -62,7 +62,8 @@ class FlatMathBase : public Implements<FlatMath> {
   // that it does not know. [setup]
   virtual FlatKernel* FindKernel(std::string_view name) noexcept = 0;
 
-  // FillQuotient: scales[i] = factor / max(*divisor, 1), for `count` scales. [compute-lane]
+  // FillQuotient: scales[i] = factor / *divisor, or factor where the divisor is 0, for `count` scales.
+  // [compute-lane]
   virtual Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                               Stream* stream) noexcept = 0;
 

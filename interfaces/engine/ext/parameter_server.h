@@ -27,7 +27,7 @@ namespace engine {
 // whatever other ranks do.
 //
 // kSync: the update of a step is made once, of the sum over all ranks in one order, divided by the
-// sum of the weights, at least 1. kSync: a pull of step t waits for the update of step t, of all
+// sum of the weights unless that is 0. kSync: a pull of step t waits for the update of step t, of all
 // ranks. kSync: a pull that needs a rank that has left fails with kPeerLost and its rank. The
 // kTimeout of a pull should name the rank that has not pushed.
 //

@@ -10,14 +10,15 @@
 
 namespace engine::cuda_ops {
 
-// y[i] = Function::Value(x[i]). Function is one of functions.h; T is float or __nv_bfloat16.
+// y[i] = function.Value(x[i]). Function is one of functions.h; T is float or __nv_bfloat16.
 template <typename Function, typename T>
-cudaError_t LaunchFunction(const T* x, T* y, int64_t count, cudaStream_t stream) noexcept;
+cudaError_t LaunchFunction(const T* x, T* y, int64_t count, cudaStream_t stream,
+                           const Function& function = {}) noexcept;
 
-// dx[i] = Function::Gradient(read[i], dy[i]), added to what is there when `sum`.
+// dx[i] = function.Gradient(read[i], dy[i]), added to what is there when `sum`.
 template <typename Function, typename T>
 cudaError_t LaunchFunctionGradient(const T* read, const T* dy, T* dx, bool sum, int64_t count,
-                                   cudaStream_t stream) noexcept;
+                                   cudaStream_t stream, const Function& function = {}) noexcept;
 
 // y[i] = a[i] + b[i].
 template <typename T>

@@ -114,7 +114,7 @@ __global__ void ClampValueKernel(float* data, const float* scale, float limit, i
 __global__ void FillQuotientKernel(const float* divisor, float factor, float* scales,
                                    int64_t count) {
   const int64_t i = ThreadIndex();
-  if (i < count) scales[i] = factor / (*divisor > 1 ? *divisor : 1.0f);
+  if (i < count) scales[i] = *divisor > 0 ? factor / *divisor : factor;
 }
 
 __global__ void AddKernel(float* target, const float* source, int64_t count) {

@@ -33,9 +33,9 @@ __device__ void LoadRow(const LayerNormForward<T>& call, int64_t index, float (&
 template <typename T, int kPack>
 __device__ void StoreNormalized(const LayerNormForward<T>& call, int64_t row, int64_t column,
                                 RowStatistics statistics, const float (&values)[kPack]) {
-  float weight[kPack], bias[kPack], y[kPack];
+  float weight[kPack], bias[kPack] = {}, y[kPack];
   LoadFloats<kPack>(call.weight + column, weight);
-  LoadFloats<kPack>(call.bias + column, bias);
+  if (call.bias != nullptr) LoadFloats<kPack>(call.bias + column, bias);
   for (int j = 0; j < kPack; ++j) {
     y[j] = (values[j] - statistics.mean) * statistics.inverse_deviation * weight[j] + bias[j];
   }
@@ -63,7 +63,8 @@ __global__ void ForwardByWarp(const LayerNormForward<T> call) {
     for (int j = 0; j < kPack; ++j) sum += values[i][j];
   }
   RowStatistics statistics;
-  statistics.mean = WarpReduce(sum, AddNumbers()) / static_cast<float>(call.width);
+  sum = call.centred ? WarpReduce(sum, AddNumbers()) : 0.0f;
+  statistics.mean = sum / static_cast<float>(call.width);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -97,7 +98,8 @@ __global__ void ForwardByBlock(const LayerNormForward<T> call) {
     for (int j = 0; j < kPack; ++j) sum += values[j];
   }
   RowStatistics statistics;
-  statistics.mean = BlockReduce(sum, AddNumbers(), 0.0f, scratch) / static_cast<float>(call.width);
+  sum = call.centred ? BlockReduce(sum, AddNumbers(), 0.0f, scratch) : 0.0f;
+  statistics.mean = sum / static_cast<float>(call.width);
   float squares = 0;
   for (int64_t column = begin; column < call.width; column += kStride) {
     LoadFloats<kPack>(stored + column, values);
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kGradientThreads, kBlocksPerMultiprocessor)
         dweight[i][j] += g[i][j] * n[i][j];
         dbias[i][j] += g[i][j];
         g[i][j] *= weight[j];
-        sum += g[i][j];
+        sum += call.centred ? g[i][j] : 0.0f;
         dot += g[i][j] * n[i][j];
       }
     }
@@ -232,7 +234,7 @@ __global__ void InputGradientByBlock(const LayerNormBackward<T> call) {
   for (int64_t column = begin; column < call.width; column += kStride) {
     load(column);
     for (int j = 0; j < kPack; ++j) {
-      sum += g[j];
+      sum += call.centred ? g[j] : 0.0f;
       dot += g[j] * n[j];
     }
   }

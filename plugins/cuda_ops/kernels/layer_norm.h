@@ -1,4 +1,5 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the rows of a matrix.
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias over the rows of a matrix. RMS norms,
+// which are not `centred`, take 0 for the mean, also where the variance is computed.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,17 +20,19 @@ struct LayerNormForward {
   const T* addend;  // or null; else the row that is normalised is x + addend, as `sum` holds it
   T* sum;           // x + addend; may be x
   const float* weight;
-  const float* bias;
+  const float* bias;  // or null
   T* y;
   RowStatistics* statistics;  // or null
   int64_t rows, width;
   float epsilon;
+  bool centred = true;
 };
 
 template <typename T>
 cudaError_t LaunchLayerNorm(const LayerNormForward<T>& call, cudaStream_t stream) noexcept;
 
-// With g = dy * weight and n = (x - mean) * scale:  dx = scale * (g - mean(g) - n * mean(g * n)).
+// With g = dy * weight and n = (x - mean) * scale:  dx = scale * (g - mean(g) - n * mean(g * n)), or,
+// not centred, without mean(g).
 template <typename T>
 struct LayerNormBackward {
   const T* x;
@@ -41,6 +44,7 @@ struct LayerNormBackward {
   bool sum;         // add to dx
   float* partials;  // or null; (parts, 2, width): the sums of dy * n and of dy over parts of rows
   int64_t rows, width, parts;
+  bool centred = true;
 };
 
 // The number of parts, at least 1: of more rows there are as many or more.

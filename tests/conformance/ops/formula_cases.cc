@@ -41,6 +41,19 @@ const struct {
      {"float32[5*,7],int32[5*]", "float32[9*,3],int32[9*]", "float32[2*,3,33],int32[2*,3]",
       "float32[4*,1],int32[4*]", "float32[500*,70],int32[500*]", "float32[3*,2048],int32[3*]",
       "float32[3*,120000],int32[3*]"}},  // more than a block can hold
+    {{"softmax_cross_entropy(label_smoothing=0.1)", "softmax_cross_entropy(ignore_index=2)",
+      "softmax_cross_entropy(label_smoothing=0.3,weight=0.5,auxiliary=true)"},
+     {"float32[5*,7],int32[5*]", "float32[2*,3,33],int32[2*,3],float32[2*]",
+      "float32[9*,3],int32[9*],float32[3],float32[9*]",
+      "float32[2*,3,5],int32[2*,3],float32[2*,3],float32[5]"}},
+    {{"mean_squared_error", "mean_absolute_error", "huber(delta=0.5)",
+      "binary_cross_entropy(pos_weight=3)"},
+     {"float32[5*,7],float32[5*,7]", "float32[5*,1],float32[5*]",
+      "float32[4*,3,5],float32[4*,3,5],float32[4*]", "float32[160*,257],float32[160*,257]"}},
+    {{"mean_squared_error(weight=3)", "huber(auxiliary=true)", "binary_cross_entropy"},
+     {"float32[6*],float32[6*,1],float32[6*]"}},
+    {{"binary_cross_entropy"},
+     {"float32[6*,1],int32[6*]", "float32[6*,3],int32[6*,3],float32[6*,3]"}},
     // With few values per channel, epsilon is large: else what is measured is rounding over a
     // deviation that may be as small.
     {{"batch_norm(epsilon=0.1)", "batch_norm(epsilon=0.1,sync=false)"},

@@ -51,7 +51,12 @@ void Fed::Feed(int64_t samples) {
                                                     "reciprocal", "power", "divide"};
   Domain domain{.positive = of_positive.contains(sample.op)};
   if (sample.op == "embedding") domain.end = std::stoll(sample.attributes.at("vocabulary"));
-  if (op.signature.is_loss != 0) domain = {.smallest = -1, .end = sample.inputs[0].shape[-1]};
+  if (sample.op == "softmax_cross_entropy") {
+    domain.smallest = sample.attributes.contains("ignore_index") ? 0 : -1;
+    domain.end = sample.inputs[0].shape[-1];
+  }
+  // Weights are not negative.
+  if (op.signature.is_loss != 0) domain.positive = sample.inputs.size() > 2;
   problem = MakeProblem(sample, domain, op, samples, kSeed);
   if (sample.op != "where") return;
   for (double& condition : problem.inputs[0].values) condition = std::max(condition, 0.0);

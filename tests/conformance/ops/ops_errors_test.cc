@@ -87,6 +87,13 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
       {"softmax_cross_entropy=float32[4*],int32[]", "input 0 is float32 (4)"},
       {"softmax_cross_entropy=float32[4*,2],int32[5*]", "input 1 is int32 (5)"},
       {"softmax_cross_entropy=float32[4*,2],float32[4*]", "input 1 is float32 (4)"},
+      {"softmax_cross_entropy=float32[4*,2],int32[4*],float32[3]", "one for each class"},
+      {"softmax_cross_entropy=float32[4*,2],int32[4*],float32[4*],float32[4*]", "input 3 is"},
+      {"mean_squared_error=float32[4*,2],float32[4*,3]", "input 1 is float32 (4, 3)"},
+      {"mean_absolute_error=float32[4*,2],int32[4*,2]", "it needs float32, shaped as input 0"},
+      {"huber=float32[4*,2]", "got 1 inputs; it needs 2"},
+      {"binary_cross_entropy=float32[4*,2],int32[4*]", "or int32 of 0 and 1"},
+      {"binary_cross_entropy=float32[4*],float32[4*],float32[2]", "a weight for each sample"},
   };
   ExpectRefused(GetParam(), {}, bad);
 }
@@ -108,10 +115,10 @@ TEST_P(OpErrors, ActivationsInFloat32AreRefusedInBFloat16) {
   ExpectRefused(GetParam(), {.activation = DType::kBFloat16}, bad);
 }
 
-// Runs a sample with element `index` of its int32 input set to `value`. With a library of its own,
+// Runs a sample with element `index` of an input set to `value`. With a library of its own,
 // as a device that works on its own does not forget what it found.
-Status RunWithInteger(const std::string& path, const char* text, size_t input, size_t index,
-                      double value) {
+Status RunWith(const std::string& path, const char* text, size_t input, size_t index,
+               double value) {
   Fed fed(path, Sample(text));
   fed.problem.inputs[input].values[index] = value;
   return RunOp(fed.ops.device(), fed.op, fed.problem).status;
@@ -121,9 +128,9 @@ Status RunWithInteger(const std::string& path, const char* text, size_t input, s
 void ExpectBadData(const std::string& path, const char* text, size_t input, size_t index,
                    double good, const std::vector<double>& bad, const std::string& what,
                    const std::string& place) {
-  EXPECT_TRUE(RunWithInteger(path, text, input, index, good).ok());
+  EXPECT_TRUE(RunWith(path, text, input, index, good).ok());
   for (const double value : bad) {
-    const Status status = RunWithInteger(path, text, input, index, value);
+    const Status status = RunWith(path, text, input, index, value);
     EXPECT_EQ(status.code(), StatusCode::kBadData);
     EXPECT_THAT(status.message(), HasSubstr(what + std::to_string(int64_t(value)) + place));
   }
@@ -140,6 +147,18 @@ TEST_P(OpErrors, TokensOutsideTheVocabularyAreBadData) {
 TEST_P(OpErrors, TargetsThatAreNoClassAreBadData) {
   ExpectBadData(GetParam(), "softmax_cross_entropy=float32[4*,5],int32[4*]", 1, 3, -1,
                 {5, -2, -2147483648.0}, "target ", " at position 3");
+  ExpectBadData(GetParam(), "binary_cross_entropy=float32[4*],int32[4*]", 1, 2, 1, {2, -1},
+                "target ", " at position 2");
+}
+
+TEST_P(OpErrors, WeightsBelowZeroAreBadData) {
+  for (const char* op : {"softmax_cross_entropy=float32[4*,5],int32[4*],float32[4*]",
+                         "mean_squared_error=float32[4*],float32[4*],float32[4*]"}) {
+    EXPECT_TRUE(RunWith(GetParam(), op, 2, 3, 0).ok());
+    const Status status = RunWith(GetParam(), op, 2, 3, -0.5);
+    EXPECT_EQ(status.code(), StatusCode::kBadData);
+    EXPECT_THAT(status.message(), HasSubstr("a sample weight of -0.5 at position 3"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, OpErrors, ::testing::ValuesIn(PluginPaths({"cpu_ops"})), kNameOfLibrary);

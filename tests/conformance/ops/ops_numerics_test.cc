@@ -129,6 +129,14 @@ TEST_P(OpNumerics, LossOfExtremeLogitsIsFinite) {
   }
 }
 
+TEST_P(OpNumerics, BinaryCrossEntropyOfExtremeLogitsIsFinite) {
+  const RunResult result = Feed("binary_cross_entropy(pos_weight=2)=float32[4*],float32[4*]",
+                                {{1e4, -1e4, 1e4, -1e4}, {1, 0, 0, 1}})
+                               .Run();
+  EXPECT_EQ(result.outputs[0], (std::vector<float>{3e4, 4, 2}));
+  EXPECT_EQ(result.gradients[0], (std::vector<float>{0, 0, 1, -2}));
+}
+
 TEST_P(OpNumerics, LayerNormKeepsItsPrecisionAroundALargeMean) {
   const Values x = {4096, 4097, 4098, 4099, 7, 7, 7, 7};
   const Values weight = {1, 2, 3, 4}, bias = {5, 6, 7, 8};

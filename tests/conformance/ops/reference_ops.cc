@@ -16,23 +16,6 @@ Values Norm(Inputs inputs, const Options& attributes) {
   return ReferenceNorm(inputs, Statistics(inputs[0], kOf), attributes.Float("epsilon"));
 }
 
-Values Loss(Inputs inputs, const Options&) {
-  const int64_t width = inputs[0].width();
-  Values y = {0, 0, 0};
-  for (size_t row = 0; row < inputs[1].values.size(); ++row) {
-    const auto target = static_cast<int64_t>(inputs[1].values[row]);
-    if (target < 0) continue;
-    const double* const x = inputs[0].values.data() + static_cast<int64_t>(row) * width;
-    const double* const largest = std::max_element(x, x + width);
-    double sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += std::exp(x[i] - *largest);
-    y[0] += *largest + std::log(sum) - x[target];
-    y[1] += 1;
-    y[2] += largest - x == target ? 1 : 0;
-  }
-  return y;
-}
-
 uint64_t Finalise(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
@@ -151,26 +134,31 @@ Values ReferenceNorm(Inputs inputs, const Statistics& statistics, double epsilon
 
 Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
   using Of = Statistics::Of;
-  static const ReferenceFormulas formulas = {{"linear", Linear},
-                                             {"tied_linear", TiedLinear},
-                                             {"mlp", Mlp},
-                                             {"layer_norm", Norm<Of::kRows>},
-                                             {"add_layer_norm", AddLayerNorm},
-                                             {"batch_norm", Norm<Of::kChannels>},
-                                             {"dropout", Dropout},
-                                             {"embedding", Embedding},
-                                             {"attention", Attention},
-                                             {"softmax_cross_entropy", Loss},
-                                             {"conv2d", ReferenceConv2d},
-                                             {"conv_transpose2d", ReferenceConvTranspose2d},
-                                             {"max_pool", ReferenceMaxPool},
-                                             {"avg_pool", ReferenceAvgPool},
-                                             {"global_avg_pool", ReferenceGlobalAvgPool},
-                                             {"global_max_pool", ReferenceGlobalMaxPool},
-                                             {"resize", ReferenceResize},
-                                             {"group_norm", ReferenceGroupNorm},
-                                             {"to_channels_last", ReferenceToChannelsLast},
-                                             {"to_channels_first", ReferenceToChannelsFirst}};
+  static const ReferenceFormulas formulas = {
+      {"linear", Linear},
+      {"tied_linear", TiedLinear},
+      {"mlp", Mlp},
+      {"layer_norm", Norm<Of::kRows>},
+      {"add_layer_norm", AddLayerNorm},
+      {"batch_norm", Norm<Of::kChannels>},
+      {"dropout", Dropout},
+      {"embedding", Embedding},
+      {"attention", Attention},
+      {"softmax_cross_entropy", ReferenceSoftmaxCrossEntropy},
+      {"mean_squared_error", ReferenceMeanSquaredError},
+      {"mean_absolute_error", ReferenceMeanAbsoluteError},
+      {"huber", ReferenceHuber},
+      {"binary_cross_entropy", ReferenceBinaryCrossEntropy},
+      {"conv2d", ReferenceConv2d},
+      {"conv_transpose2d", ReferenceConvTranspose2d},
+      {"max_pool", ReferenceMaxPool},
+      {"avg_pool", ReferenceAvgPool},
+      {"global_avg_pool", ReferenceGlobalAvgPool},
+      {"global_max_pool", ReferenceGlobalMaxPool},
+      {"resize", ReferenceResize},
+      {"group_norm", ReferenceGroupNorm},
+      {"to_channels_last", ReferenceToChannelsLast},
+      {"to_channels_first", ReferenceToChannelsFirst}};
   const auto attributes = std::make_shared<OptionValues>(specs, sample.op, sample.attributes);
   for (const ReferenceFormulas* some : {&formulas, &ReferenceFunctions(), &ReferenceArrayOps()}) {
     const auto found = some->find(sample.op);

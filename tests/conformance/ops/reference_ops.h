@@ -54,4 +54,11 @@ Values ReferenceGroupNorm(Inputs inputs, const Options& attributes);
 Values ReferenceToChannelsLast(Inputs inputs, const Options& attributes);
 Values ReferenceToChannelsFirst(Inputs inputs, const Options& attributes);
 
+// In reference_losses.cc:
+Values ReferenceSoftmaxCrossEntropy(Inputs inputs, const Options& attributes);
+Values ReferenceMeanSquaredError(Inputs inputs, const Options& attributes);
+Values ReferenceMeanAbsoluteError(Inputs inputs, const Options& attributes);
+Values ReferenceHuber(Inputs inputs, const Options& attributes);
+Values ReferenceBinaryCrossEntropy(Inputs inputs, const Options& attributes);
+
 }  // namespace engine::test

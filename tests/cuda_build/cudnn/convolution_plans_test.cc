@@ -26,9 +26,20 @@ ConvolutionShape Shape(int64_t size, int64_t channels, int64_t output_channels, 
           .output_height = size / stride,
           .output_width = size / stride,
           .output_channels = output_channels,
-          .kernel = kernel,
-          .stride = stride,
-          .padding = kernel / 2};
+          .kernel_height = kernel,
+          .kernel_width = kernel,
+          .window = {.stride = {stride, stride}, .padding = {kernel / 2, kernel / 2}}};
+}
+
+// In groups; with holes between the taps, which see as far beyond the plane.
+ConvolutionShape Grouped(ConvolutionShape shape, int64_t groups) {
+  shape.groups = groups;
+  return shape;
+}
+ConvolutionShape Dilated(ConvolutionShape shape, int64_t dilation) {
+  shape.window.dilation = {dilation, dilation};
+  for (int64_t& padding : shape.window.padding) padding *= dilation;
+  return shape;
 }
 
 class ConvolutionPlans : public ::testing::TestWithParam<DescribedDevice> {
@@ -43,18 +54,20 @@ class ConvolutionPlans : public ::testing::TestWithParam<DescribedDevice> {
   std::unique_ptr<CudnnConvolution> plan_;
 };
 
-// Layers of residual nets: single precision with and without tensor cores, and bfloat16.
+// Layers of residual and mobile nets: single precision with and without tensor cores, and bfloat16.
 TEST_P(ConvolutionPlans, AllPassesHaveDeterministicEngines) {
-  for (ConvolutionShape shape : {Shape(32, 3, 64, 3, 1), Shape(32, 64, 64, 3, 1),
-                                 Shape(32, 64, 128, 3, 2), Shape(32, 64, 128, 1, 2)}) {
+  for (ConvolutionShape shape :
+       {Shape(32, 3, 64, 3, 1), Shape(32, 64, 64, 3, 1), Shape(32, 64, 128, 3, 2),
+        Shape(32, 64, 128, 1, 2), Grouped(Shape(32, 96, 96, 3, 2), 96),
+        Dilated(Grouped(Shape(32, 64, 64, 3, 1), 8), 2)}) {
     for (const int precision : {0, 1, 2}) {
       shape.type = precision == 2 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
       shape.tensor_cores = precision > 0;
       const Status planned = Plan(shape);
       ASSERT_TRUE(planned.ok()) << planned.message();
-      printf("%-22s %3lld -> %3lld channels, kernel %lld, %s: %.1f MiB\n", GetParam().name,
+      printf("%-22s %3lld -> %3lld channels, groups %lld, kernel %lld, %s: %.1f MiB\n", GetParam().name,
              static_cast<long long>(shape.channels), static_cast<long long>(shape.output_channels),
-             static_cast<long long>(shape.kernel),
+             static_cast<long long>(shape.groups), static_cast<long long>(shape.kernel_height),
              precision == 0   ? "float32"
              : precision == 1 ? "tf32"
                               : "bfloat16",

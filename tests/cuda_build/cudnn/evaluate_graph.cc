@@ -61,24 +61,31 @@ void ForEach(const GraphExtents& extents, const Function& function) {
 }
 
 // Calls multiply(element of x, of the filters, of y) for all that meet in a convolution of x (samples,
-// channels, height, width) with filters (output channels, channels, height, width). The numbers lie
-// as the tensors do.
+// channels, height, width) with filters (output channels, channels of a group, height, width). The
+// numbers lie as the tensors do.
 template <typename Multiply>
 void ForProducts(const GraphOperation& of, const Values& x, const Values& filters, const Values& y,
                  double* x_numbers, double* filter_numbers, double* y_numbers,
                  const Multiply& multiply) {
+  const auto place = [&of](size_t axis, int64_t position, int64_t tap) {
+    const auto& [stride, padding, dilation] = of.window;
+    return position * stride[axis] - padding[axis] + tap * dilation[axis];
+  };
+  const int64_t channels = filters.extent(1), groups = x.extent(1) / channels;
+  ENGINE_CHECK(x.extent(1) % channels == 0 && y.extent(1) % groups == 0, "groups do not fit");
   ForEach({y.extent(0), y.extent(2), y.extent(3), filters.extent(2)}, [&](const Index& i) {
     const auto [sample, row, column, r] = i;
-    const int64_t h = row * of.stride - of.padding + r;
+    const int64_t h = place(0, row, r);
     if (h < 0 || h >= x.extent(2)) return;
     for (int64_t s = 0; s < filters.extent(3); ++s) {
-      const int64_t w = column * of.stride - of.padding + s;
+      const int64_t w = place(1, column, s);
       if (w < 0 || w >= x.extent(3)) continue;
-      double* const from = x_numbers + x.Offset({sample, 0, h, w});
       for (int64_t k = 0; k < filters.extent(0); ++k) {
+        const int64_t first = k / (y.extent(1) / groups) * channels;  // of the group
+        double* const from = x_numbers + x.Offset({sample, first, h, w});
         double* const filter = filter_numbers + filters.Offset({k, 0, r, s});
         double* const to = y_numbers + y.Offset({sample, k, row, column});
-        for (int64_t c = 0; c < x.extent(1); ++c) {
+        for (int64_t c = 0; c < channels; ++c) {
           multiply(from[c * x.stride(1)], filter[c * filters.stride(1)], *to);
         }
       }

@@ -49,8 +49,9 @@ Problem MakeProblem(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a,
 
 // The bytes from the first element to the last.
 size_t Extent(const MatrixLayout& layout) {
-  const auto last =
-      static_cast<int64_t>(layout.columns - 1) * layout.ld + static_cast<int64_t>(layout.rows);
+  const auto last = (layout.batch - 1) * layout.stride +
+                    static_cast<int64_t>(layout.columns - 1) * layout.ld +
+                    static_cast<int64_t>(layout.rows);
   return static_cast<size_t>(last) * emulated_cuda::SizeOf(layout.type);
 }
 

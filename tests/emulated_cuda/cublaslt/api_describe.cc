@@ -37,6 +37,10 @@ constexpr Field kOfPreference[] = {
     FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, MatmulPreference, alignments[2]),
     FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, MatmulPreference, alignments[3]),
 };
+constexpr Field kOfLayout[] = {
+    FIELD(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, MatrixLayout, batch),
+    FIELD(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, MatrixLayout, stride),
+};
 #undef FIELD
 
 cublasStatus_t Set(std::span<const Field> fields, void* handle, int attribute, const void* value,
@@ -85,6 +89,11 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataT
   return Create(
       MatrixLayout{.type = static_cast<uint32_t>(type), .rows = rows, .columns = columns, .ld = ld},
       out);
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t size_bytes) {
+  return Set(kOfLayout, handle, attribute, value, size_bytes);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
   return Destroy<MatrixLayout>(handle);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "tests/emulated_cuda/cublaslt/problem.h"
@@ -112,9 +114,7 @@ class Epilogue {
   void* const aux_;
 };
 
-}  // namespace
-
-void Multiply(const Problem& p, const Operands& operands, int parts) {
+void MultiplyOne(const Problem& p, const Operands& operands, int parts) {
   const int64_t m = p.m(), n = p.n(), k = p.k();
   const bool tf32 = p.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   const Matrix a = Pack(operands.a, p.a, p.description.transposed_a != CUBLAS_OP_N, tf32);
@@ -138,6 +138,26 @@ void Multiply(const Problem& p, const Operands& operands, int parts) {
     }
   }
   if (p.sums_b()) epilogue.StoreSums(b);
+}
+
+// To the next matrix of a batch.
+template <typename Data>
+void Advance(const MatrixLayout& layout, Data** data) {
+  using Byte = std::conditional_t<std::is_const_v<Data>, const std::byte, std::byte>;
+  *data = static_cast<Byte*>(*data) + layout.stride * static_cast<int64_t>(SizeOf(layout.type));
+}
+
+}  // namespace
+
+void Multiply(const Problem& p, const Operands& operands, int parts) {
+  Operands at = operands;
+  for (int32_t i = 0; i < p.d.batch; ++i) {
+    MultiplyOne(p, at, parts);
+    Advance(p.a, &at.a);
+    Advance(p.b, &at.b);
+    Advance(p.c, &at.c);
+    Advance(p.d, &at.d);
+  }
 }
 
 }  // namespace emulated_cuda

@@ -20,6 +20,14 @@ bool SameShape(const MatrixLayout& c, const MatrixLayout& d) {
   return c.rows == d.rows && c.columns == d.columns && c.type == d.type;
 }
 
+// Results do not overlap.
+bool BatchesFit(const Problem& p) {
+  const auto fits = [&](const MatrixLayout& layout) { return layout.batch == p.d.batch; };
+  const auto apart = static_cast<int64_t>(p.d.columns) * p.d.ld;
+  return p.d.batch > 0 && fits(p.a) && fits(p.b) && fits(p.c) &&
+         (p.d.batch == 1 || p.d.stride >= apart);
+}
+
 bool IsAligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kEpilogueAlignment == 0;
 }
@@ -31,7 +39,8 @@ bool ShapesFit(const Problem& p) {
   const uint64_t b_rows = b_transposed ? p.b.columns : p.b.rows;
   const uint64_t b_columns = b_transposed ? p.b.rows : p.b.columns;
   return a_rows == p.d.rows && b_columns == p.d.columns && b_rows == static_cast<uint64_t>(p.k()) &&
-         SameShape(p.c, p.d) && Holds(p.a) && Holds(p.b) && Holds(p.c) && Holds(p.d);
+         SameShape(p.c, p.d) && Holds(p.a) && Holds(p.b) && Holds(p.c) && Holds(p.d) &&
+         BatchesFit(p);
 }
 
 // Factors, result: float32 and float32, bfloat16 and either.
@@ -102,6 +111,8 @@ uint64_t Problem::Hash() const {
     add(layout->rows);
     add(layout->columns);
     add(layout->ld);
+    add(layout->batch);
+    add(layout->stride);
   }
   return hash;
 }

@@ -30,6 +30,8 @@ struct MatrixLayout {
   uint32_t type = CUDA_R_32F;
   uint64_t rows = 0, columns = 0;
   int64_t ld = 0;
+  int32_t batch = 1;
+  int64_t stride = 0;  // between the matrices of a batch, in elements
 };
 
 struct MatmulPreference {

@@ -48,7 +48,7 @@ TEST_F(MetricsFileTest, OneObjectPerLine) {
                                .communication_seconds = 1};
   ASSERT_THAT(file->Write(step), IsOk());
   const train::EvaluationReport evaluation{
-      .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4};
+      .step = 3, .loss = 2.5, .targets = 16, .metrics = {{"accuracy", 0.5}}, .seconds = 4};
   ASSERT_THAT(file->Write(evaluation), IsOk());
   ASSERT_THAT(file->WriteCheckpoint(3, "a \"quoted\" name\n"), IsOk());
   ASSERT_THAT(file->WritePluginMetric(1, "tcp.bytes", 1e9), IsOk());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/dataset.h"
+#include "engine/ext/class_names.h"
 #include "tools/conform/contract.h"
 #include "tools/conform/subject.h"
 
@@ -136,6 +137,24 @@ TEST_F(Datasets, ClassesAreInTheirRange) {
       for (const int32_t value : values) {
         ASSERT_TRUE(value >= 0 && value < tensors[t].classes) << value;
       }
+    }
+  }
+}
+
+TEST_F(Datasets, AllClassesHaveNamesOrNone) {
+  CONTRACT(MUST, "engine/ext/class_names.h",
+           "All classes of a target have names, or none has (empty); names are UTF-8 without "
+           "control characters, the same on every rank.");
+  const auto one = MakeOpen(), other = MakeOpen();
+  const auto *const names = Query<ClassNames>(*one), *const same = Query<ClassNames>(*other);
+  ASSERT_EQ(names == nullptr, same == nullptr);
+  const auto targets = one->info().targets;
+  for (uint32_t t = 0; names != nullptr && t < targets.size(); ++t) {
+    for (int64_t number = 0; number < targets[t].classes; ++number) {
+      const std::string name(names->ClassName(t, number));
+      EXPECT_EQ(name.empty(), names->ClassName(t, 0).empty()) << "class " << number;
+      EXPECT_EQ(name, std::string(same->ClassName(t, number)));
+      EXPECT_TRUE(std::ranges::none_of(name, [](unsigned char c) { return c < ' '; })) << name;
     }
   }
 }

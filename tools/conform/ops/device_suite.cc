@@ -189,11 +189,13 @@ TEST_F(OpAccelerator, RecordsAndReplays) {
 }
 
 TEST_F(OpAccelerator, FillsQuotients) {
-  CONTRACT(MUST, kAcceleratorHeader, "FillQuotient: scales[i] = factor / max(*divisor, 1).");
+  CONTRACT(MUST, kAcceleratorHeader,
+           "FillQuotient: scales[i] = factor / *divisor, or factor where the divisor is 0, for "
+           "`count` scales.");
   for (const float divisor : {0.0f, 0.5f, 8.0f}) {
     float* const scales = Put(std::vector<float>(7));
     Must(accelerator().math().FillQuotient(Put(std::vector{divisor}), 3.0f, scales, 7, stream_));
-    EXPECT_EQ(Get(scales), std::vector<float>(7, 3.0f / std::max(divisor, 1.0f)));
+    EXPECT_EQ(Get(scales), std::vector<float>(7, divisor > 0 ? 3.0f / divisor : 3.0f));
   }
 }
 

@@ -112,7 +112,7 @@ void ReferenceBucket::Update(std::span<const Contribution> ranks, float learning
     UpdateCall call{.value = value_.data() + offset,
                     .gradient = sum.gradient.data() + offset,
                     .count = span.count,
-                    .gradient_scale = 1 / std::max(sum.weight, 1.0f),
+                    .gradient_scale = sum.weight > 0 ? 1 / sum.weight : 1,
                     .learning_rate = learning_rate,
                     .weight_decay_scale = span.weight_decay_scale,
                     .step = step};

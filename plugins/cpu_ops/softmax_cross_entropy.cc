@@ -1,0 +1,178 @@
+// softmax_cross_entropy, as kit/loss_shapes.h says. Saved for backward: log(sum(exp(logits))) of each
+// row, so that it reads the logits once and writes the gradient.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <span>
+
+#include "loss.h"
+#include "simd.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+// log(sum(exp(x))) is the sum of the two, which are apart as a loss is without that cancellation:
+// (largest - x[target]) + log_of_sum.
+struct RowLoss {
+  float largest, log_of_sum;
+  bool correct;  // x[target] is the first of the largest
+};
+
+CPU_OPS_KERNEL void LossOfRow(const float* x, int64_t width, int32_t target, RowLoss* row) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  Float16 largest_lanes = Float16{} - infinity;
+  for (int64_t i = 0; i < width; i += kLanes) {
+    largest_lanes = Larger(largest_lanes, Load(x + i, LanesAt(i, width), -infinity));
+  }
+  const float largest = Largest(largest_lanes);
+  Float16 sums = {};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    sums += Exp(Load(x + i, LanesAt(i, width), -infinity) - largest);
+  }
+  bool first = x[target] == largest;
+  for (int64_t i = 0; first && i < target; ++i) first = x[i] != largest;
+  *row = {largest, std::log(Sum(sums)), first};
+}
+
+// Sum over classes of w[c] (largest - x[c]); without `w` they are 1.
+double SumBelowLargest(const float* x, const float* w, int64_t width, float largest) noexcept {
+  double sum = 0;
+  for (int64_t i = 0; i < width; ++i) sum += double{largest - x[i]} * (w != nullptr ? w[i] : 1.0f);
+  return sum;
+}
+
+// dx = scale softmax(x), written or added.
+CPU_OPS_KERNEL void Probabilities(const float* x, int64_t width, float log_sum, float scale,
+                                  bool sum, float* dx) {
+  if (sum) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) dx[i] += scale * Exp(x[i] - log_sum);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) dx[i] = scale * Exp(x[i] - log_sum);
+  }
+}
+
+class SoftmaxCrossEntropyOp final : public LossOp {
+ public:
+  SoftmaxCrossEntropyOp(const OpContext& context, const Options& attributes) noexcept
+      : LossOp(context, kit::LossAttributes(attributes)), given_(attributes) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    ENGINE_ASSIGN_OR_RETURN(const kit::LossInputs found,
+                            kit::InferSoftmaxCrossEntropy(Inferring(inputs, signature)));
+    SetInputs(found, signature);
+    signature->saved_bytes = inputs[kTargets].shape.Count() * static_cast<int64_t>(sizeof(float));
+    return {};
+  }
+
+ protected:
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView& targets = call.inputs[kTargets];
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    ENGINE_RETURN_IF_ERROR(CheckTargets(targets, width));
+    ENGINE_RETURN_IF_ERROR(CheckSampleWeights(call));
+    const Shares shares = SharesOf(call);
+    Sum(call, targets.count(), width, [&](int64_t begin, int64_t end, Tally* tally) {
+      for (int64_t row = begin; row < end; ++row) Count(call, row, shares, tally);
+    });
+    return {};
+  }
+
+  Status DoBackward(const OpCall& call) noexcept override {
+    if (!WantsGradient(call, kLogits)) return {};
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    const Shares shares = SharesOf(call);
+    ForRows(call.inputs[kTargets].count(), width, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        float* const dx = call.input_grads[kLogits].f32() + row * width;
+        if (Counts(call, row)) {
+          AddRow(call, row, shares, dx);
+        } else if (!Accumulates(call, kLogits)) {
+          std::memset(dx, 0, static_cast<size_t>(width) * sizeof(float));
+        }
+      }
+    });
+    return {};
+  }
+
+ private:
+  static constexpr int32_t kLogits = 0, kTargets = 1;
+
+  // How a target's weight of 1 is shared out.
+  struct Shares {
+    const float* class_weights;
+    float target;        // of the target itself, times its class weight
+    float each;          // of every class, times its class weight; 0: no smoothing
+    double all_weights;  // sum of class weights
+  };
+
+  Shares SharesOf(const OpCall& call) const noexcept {
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    const float* const w = ClassWeights(call);
+    const double all =
+        w == nullptr ? static_cast<double>(width) : std::accumulate(w, w + width, 0.0);
+    return {w, 1 - given_.label_smoothing, given_.label_smoothing / static_cast<float>(width), all};
+  }
+
+  bool Counts(const OpCall& call, int64_t row) const noexcept {
+    return call.inputs[kTargets].i32()[row] != given_.ignore_index && SampleWeight(call, row) > 0;
+  }
+
+  void Count(const OpCall& call, int64_t row, const Shares& shares, Tally* tally) const noexcept {
+    if (!Counts(call, row)) return;
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    const float* const x = call.inputs[kLogits].f32() + row * width;
+    const int32_t target = call.inputs[kTargets].i32()[row];
+    const float* const w = shares.class_weights;
+    RowLoss of;
+    LossOfRow(x, width, target, &of);
+    if (call.saved != nullptr) static_cast<float*>(call.saved)[row] = of.largest + of.log_of_sum;
+    const double sample = SampleWeight(call, row), weight = w == nullptr ? 1.0f : w[target];
+    double loss = shares.target * weight * ((of.largest - x[target]) + of.log_of_sum);
+    if (shares.each > 0) {
+      loss += shares.each *
+              (SumBelowLargest(x, w, width, of.largest) + shares.all_weights * of.log_of_sum);
+    }
+    tally->loss += sample * loss;
+    tally->weights += sample * weight;
+    tally->correct += of.correct ? sample * weight : 0;
+  }
+
+  void AddRow(const OpCall& call, int64_t row, const Shares& shares, float* dx) const noexcept {
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    const float* const x = call.inputs[kLogits].f32() + row * width;
+    const int32_t target = call.inputs[kTargets].i32()[row];
+    const float* const w = shares.class_weights;
+    const float scale = Scale(call) * SampleWeight(call, row);
+    const float own = shares.target * (w == nullptr ? 1.0f : w[target]);
+    const float all = own + shares.each * static_cast<float>(shares.all_weights);
+    Probabilities(x, width, static_cast<const float*>(call.saved)[row], scale * all,
+                  Accumulates(call, kLogits), dx);
+    for (int64_t i = 0; shares.each > 0 && i < width; ++i) {
+      dx[i] -= scale * shares.each * (w == nullptr ? 1.0f : w[i]);
+    }
+    dx[target] -= scale * own;
+  }
+
+  Status CheckTargets(const TensorView& targets, int64_t classes) const noexcept {
+    for (int64_t i = 0; i < targets.count(); ++i) {
+      const int32_t target = targets.i32()[i];
+      if (target == given_.ignore_index || (target >= 0 && target < classes)) continue;
+      return Status::Error(
+          StatusCode::kBadData,
+          "%s: target %d at position %lld is outside [0, %lld) and not %d (ignored)", name(),
+          target, static_cast<long long>(i), static_cast<long long>(classes), given_.ignore_index);
+    }
+    return {};
+  }
+
+  const kit::SoftmaxCrossEntropyAttributes given_;
+};
+
+}  // namespace
+
+const OpFactory kMakeSoftmaxCrossEntropy = kit::NewOp<SoftmaxCrossEntropyOp>;
+
+}  // namespace engine::cpu_ops

@@ -1,0 +1,57 @@
+// softmax, log_softmax: y along an axis sums to 1, or its exponentials do.
+#include "kernels/softmax.h"
+
+#include <string_view>
+
+#include "cuda_op.h"
+#include "kit/array_op_shapes.h"
+
+namespace engine::cuda_ops {
+namespace {
+
+class SoftmaxOp final : public CudaOp {
+ public:
+  SoftmaxOp(const OpContext& context, const Options& attributes) noexcept
+      : CudaOp(context), given_(attributes.Int("axis")) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    return kit::InferSoftmax(Inferring(inputs, signature), given_, &axis_);
+  }
+
+ protected:
+  Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
+    const TensorView& y = call.outputs[0];
+    return WithElement(y.dtype, [&]<typename T>(T) {
+      return Launched(
+          LaunchSoftmax(ShapeOf(y.shape), {}, As<const T>(call.inputs[0]), As<T>(y), stream),
+          "forward");
+    });
+  }
+
+  Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
+    if (!WantsGradient(call, 0)) return {};
+    const TensorView& dx = call.input_grads[0];
+    return WithElement(dx.dtype, [&]<typename T>(T) {
+      return Launched(LaunchSoftmaxGradient(ShapeOf(dx.shape), As<const T>(call.outputs[0]),
+                                            As<const T>(call.output_grads[0]), As<T>(dx),
+                                            Accumulates(call, 0), stream),
+                      "backward");
+    });
+  }
+
+ private:
+  SoftmaxShape ShapeOf(const Shape& x) const noexcept {
+    const int64_t length = x[axis_], inner = x.Count(axis_ + 1);
+    return {x.Count(0, axis_) * inner, length, inner, std::string_view(name()) == "log_softmax"};
+  }
+
+  const int64_t given_;
+  int32_t axis_ = 0;
+};
+
+}  // namespace
+
+const OpFactory kMakeSoftmax = kit::NewOp<SoftmaxOp>;
+const OpFactory kMakeLogSoftmax = kit::NewOp<SoftmaxOp>;
+
+}  // namespace engine::cuda_ops
