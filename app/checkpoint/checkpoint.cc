@@ -163,6 +163,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                                                  {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  if (!info.best.empty()) metadata["best"] = info.best;
   for (const auto& [target, names] : info.class_names) {
     metadata[std::string(kClassNamesPrefix) + target] = Lines(names);
   }
@@ -182,6 +183,7 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   info.config = text_of("config");
   info.optimizer = text_of("optimizer");
   info.data = text_of("data");
+  info.best = text_of("best");
   opened.digest = text_of("digest");
   for (const auto& [key, text] : opened.file->metadata()) {
     if (!key.starts_with(kClassNamesPrefix)) continue;

@@ -33,6 +33,7 @@ struct CheckpointInfo {
   int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
   std::string data;          // DatasetInfo::digest of the training data
   SamplePosition position;   // in the training data, after `step`
+  std::string best;          // what the run knows of its best evaluation (app/run/best.h)
   ClassNameLists class_names;
 };
 

@@ -51,7 +51,9 @@ std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damag
   return "";
 }
 
-Status CheckMayReplace(const std::string& path, int64_t keep, const std::string& resume) {
+Status CheckMayReplace(const char* key, const std::string& path, int64_t keep,
+                       const std::string& resume) {
+  if (path.empty()) return {};
   std::vector<std::string> files = FindCheckpoints(path);
   if (keep <= 1) std::erase_if(files, [&](const std::string& file) { return file != path; });
   const auto is_own = [&](const std::string& file) {
@@ -64,9 +66,9 @@ Status CheckMayReplace(const std::string& path, int64_t keep, const std::string&
       opened.ok() ? fmt::format("the checkpoint of step {} of another run", opened->info.step)
                   : "a file that this run has not written";
   return Status::Error(StatusCode::kConfig,
-                       "output.checkpoint: %s is %s: go on from it (--resume auto), name another "
-                       "file, or replace it (--force)",
-                       files[0].c_str(), what.c_str());
+                       "%s: %s is %s: go on from it (--resume auto), name another file, or "
+                       "replace it (--force)",
+                       key, files[0].c_str(), what.c_str());
 }
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {

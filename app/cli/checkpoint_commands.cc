@@ -20,6 +20,7 @@
 #include "app/launch/agree.h"
 #include "app/launch/log.h"
 #include "app/run/evaluation.h"
+#include "app/run/export.h"
 #include "app/run/generate.h"
 #include "app/run/predict.h"
 #include "app/run/trained_model.h"
@@ -48,7 +49,8 @@ Result<config::Config> LoadConfig(const std::string& text, CheckpointFlags* flag
     return command::LoadConfig({.text = is_block ? WithData(text, flags->data) : text,
                                 .origin = "configuration in " + flags->file,
                                 .is_data = true,
-                                .overrides = overrides},
+                                .overrides = overrides,
+                                .plugins = flags->plugins},
                                flags->plugin, environment);
   };
   auto config = load(flags->overrides);
@@ -232,9 +234,9 @@ Status SampleTokens(exec::ModelMemory& memory, const std::string& prompt,
 
 }  // namespace
 
-int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment) {
+int SampleCommand(const CheckpointFlags& given, const command::Environment& environment) {
   return WithCheckpoint(
-      Alone(flags), environment,
+      Alone(given), environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         // What a sample is follows from the configuration alone: the text itself need not be there.
@@ -260,12 +262,13 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
   return WithCheckpoint(flags, environment, EvaluateRank);
 }
 
-int PredictCommand(CheckpointFlags flags, const command::Environment& environment) {
+int PredictCommand(const CheckpointFlags& given, const command::Environment& environment) {
+  CheckpointFlags alone = Alone(given);
   // Samples as they are, in their order.
-  flags.overrides.insert(flags.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
+  alone.overrides.insert(alone.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
                                                  "data.augment.crop_padding=0"});
   return WithCheckpoint(
-      Alone(flags), environment,
+      alone, environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         const train::TrainOptions& train = config.run().train;
@@ -284,6 +287,31 @@ int PredictCommand(CheckpointFlags flags, const command::Environment& environmen
                                               : run::PredictionFormat::kJson};
         return WritePredictions(flags, model, checkpoint.info.class_names, batches, options);
       });
+}
+
+int ExportCommand(CheckpointFlags flags, const command::Environment& environment) {
+  const run::ExportFiles files{.safetensors = flags.safetensors,
+                               .onnx = flags.onnx,
+                               .batch = flags.batch == "dynamic" ? 0 : std::stoll(flags.batch),
+                               .fold_batch_norm = flags.fold};
+  if (files.safetensors.empty() && files.onnx.empty()) {
+    return command::ReportError(
+        Status::Error(StatusCode::kConfig,
+                      "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
+  }
+  const Body body = [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
+                        const config::Config& config, base::RankContext& rank) -> Status {
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                            run::ExportModel(checkpoint, config, rank, files));
+    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
+    for (const std::string& file : {files.safetensors, files.onnx}) {
+      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
+    }
+    return {};
+  };
+  // Ops only say what shapes they make: those of the CPU do on any machine.
+  flags.plugins = {"cpu_ops", "null"};
+  return WithCheckpoint(Alone(flags), environment, body);
 }
 
 }  // namespace engine::cli

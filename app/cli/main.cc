@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/cli/commands.h"
@@ -76,6 +77,7 @@ class CommandLine {
     AddSample();
     AddEval();
     AddPredict();
+    AddExport();
     report::AddReportCommand(app_, &code_);
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
@@ -273,6 +275,18 @@ class CommandLine {
     predict->callback([this] { code_ = PredictCommand(predict_, environment_); });
   }
 
+  void AddExport() {
+    CLI::App* made = app_.add_subcommand("export", "Write a trained model for other programs");
+    AddCheckpointFlags(made, &export_);
+    made->add_option("--safetensors", export_.safetensors, "Its weights, named as in PyTorch")
+        ->type_name("FILE");
+    made->add_option("--onnx", export_.onnx, "The whole model, for inference")->type_name("FILE");
+    made->add_option("--batch", export_.batch, "Samples that the ONNX model takes at once")
+        ->check(CLI::IsMember({"dynamic"}) | CLI::Range(1, 1 << 20));
+    made->add_flag("--fold", export_.fold, "Convolutions do the batch norms behind them");
+    made->callback([this] { code_ = ExportCommand(export_, environment_); });
+  }
+
   // `splits`: the first is the default.
   void AddDataFlags(CLI::App* app, CheckpointFlags* flags, std::vector<std::string> splits) {
     flags->split = splits[0];
@@ -292,7 +306,7 @@ class CommandLine {
   command::PluginFlags plugins_;
   std::string plugin_name_, plugin_kind_, plugin_file_;
   command::ConfigFlags config_;
-  CheckpointFlags checkpoint_, predict_;
+  CheckpointFlags checkpoint_, predict_, export_;
   int code_ = 0;
 };
 

@@ -69,8 +69,17 @@ void Progress::PrintStart(const train::RunConfig& run, const RankInfo& rank,
         Grouped(run.train.GlobalBatch(ranks)), plugins::NamesOf(run.plugins));
 }
 
+template <typename Write>
+Status Progress::Tell(Write write) {
+  for (const auto& sink : sinks_) {
+    if (prints_) ENGINE_RETURN_IF_ERROR(write(*sink));
+  }
+  return {};
+}
+
 Status Progress::OnStep(const train::StepReport& report) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
+  step_ = report.step;
+  ENGINE_RETURN_IF_ERROR(Tell([&](run::MetricsSink& sink) { return sink.Write(report); }));
   if (!prints_ || quiet_ || style_ == Style::kNone) return {};
   const auto now = run::StepLine::Clock::now();
   line_.Add(report, now);
@@ -88,7 +97,7 @@ Status Progress::OnStep(const train::StepReport& report) {
 }
 
 Status Progress::OnEvaluation(const train::EvaluationReport& report) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
+  ENGINE_RETURN_IF_ERROR(Tell([&](run::MetricsSink& sink) { return sink.Write(report); }));
   if (!prints_) return {};
   ClearLine();
   Print("step {}  held-out {}  ({} targets in {:.1f} s)\n", report.step, run::Describe(report),
@@ -97,11 +106,19 @@ Status Progress::OnEvaluation(const train::EvaluationReport& report) {
 }
 
 Status Progress::OnCheckpoint(int64_t step, const std::string& path) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->WriteCheckpoint(step, path));
+  ENGINE_RETURN_IF_ERROR(
+      Tell([&](run::MetricsSink& sink) { return sink.WriteCheckpoint(step, path); }));
   if (!prints_ || quiet_) return {};
   ClearLine();
   Print("step {}  checkpoint {}\n", step, path);
   return {};
+}
+
+// A plugin cannot do anything about a full disk; the next step fails of it.
+void Progress::OnPluginMetric(int32_t rank, std::string_view name, double value) {
+  (void)Tell([&](run::MetricsSink& sink) {
+    return sink.WritePluginMetric(step_.load(), rank, name, value);
+  });
 }
 
 Status Progress::OnText(const std::string& prompt, const std::string& text) {

@@ -17,6 +17,8 @@
 #include "app/cli/progress.h"
 #include "app/launch/log.h"
 #include "app/run/dry_run.h"
+#include "app/run/event_file.h"
+#include "app/run/metrics_file.h"
 #include "app/run/serve.h"
 #include "app/run/training.h"
 
@@ -108,10 +110,34 @@ Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.checkpoint", output.checkpoint, true));
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.metrics", output.metrics, false));
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.trace", output.trace, true));
-  if (output.checkpoint.empty()) return {};
+  if (!output.tensorboard.empty()) {
+    ENGINE_RETURN_IF_ERROR(
+        command::PrepareFolder(output.tensorboard).WithContext("output.tensorboard"));
+  }
+  ENGINE_RETURN_IF_ERROR(PrepareOutput("output.best_checkpoint", output.best_checkpoint, true));
   ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
   if (flags.force) return {};
-  return checkpoint::CheckMayReplace(output.checkpoint, output.keep_checkpoints, flags.resume);
+  // A run that goes on has written its best checkpoint itself.
+  if (flags.resume.empty()) {
+    ENGINE_RETURN_IF_ERROR(
+        checkpoint::CheckMayReplace("output.best_checkpoint", output.best_checkpoint, 1, ""));
+  }
+  return checkpoint::CheckMayReplace("output.checkpoint", output.checkpoint,
+                                     output.keep_checkpoints, flags.resume);
+}
+
+// Before any rank reads its data, which may lie in the same folder.
+Status OpenSinks(const config::OutputOptions& output, bool goes_on, run::MetricsSinks* sinks) {
+  using Earlier = run::MetricsFile::Earlier;
+  if (!output.metrics.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(
+        sinks->emplace_back(),
+        run::MetricsFile::Open(output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
+  }
+  if (!output.tensorboard.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(sinks->emplace_back(), run::EventFile::Open(output.tensorboard));
+  }
+  return {};
 }
 
 void StartLog(base::RankContext& member, bool quiet, bool verbose) {
@@ -121,12 +147,10 @@ void StartLog(base::RankContext& member, bool quiet, bool verbose) {
 }
 
 Status TrainRank(const config::Config& config, const RunFlags& flags, Progress::Style style,
-                 run::MetricsFile* metrics_of_first, base::RankContext& rank) {
-  const bool first = rank.info.rank == 0;
-  run::MetricsFile* const metrics = first ? metrics_of_first : nullptr;
-  Progress progress(first, flags.quiet, style, metrics);
+                 const run::MetricsSinks& sinks, base::RankContext& rank) {
+  Progress progress(rank.info.rank == 0, flags.quiet, style, sinks);
   const auto sink = [&](std::string_view name, double value) {
-    if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
+    progress.OnPluginMetric(rank.info.rank, name, value);
   };
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                           run::MakeTrainer(config, rank, progress, sink, flags.resume));
@@ -175,15 +199,9 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
   const Status prepared = PrepareOutputs(output, flags);
   if (!prepared.ok()) return command::ReportError(prepared);
-  // Opened before any rank reads its data, which may lie in the same folder.
-  std::unique_ptr<run::MetricsFile> metrics;
-  if (!output.metrics.empty() && speaks) {
-    auto opened = run::MetricsFile::Open(output.metrics, flags.resume.empty()
-                                                             ? run::MetricsFile::Earlier::kReplace
-                                                             : run::MetricsFile::Earlier::kKeep);
-    if (!opened.ok()) return command::ReportError(opened.status());
-    metrics = std::move(*opened);
-  }
+  run::MetricsSinks sinks;
+  const Status opened = speaks ? OpenSinks(output, !flags.resume.empty(), &sinks) : Status();
+  if (!opened.ok()) return command::ReportError(opened);
   // A launcher may bring a terminal of its own and write what it gets to a file.
   const Progress::Style style = Progress::StyleOf(
       flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);
@@ -195,7 +213,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
         if (member.info.is_server == 0) {
-          return TrainRank(*config, flags, style, metrics.get(), member);
+          return TrainRank(*config, flags, style, sinks, member);
         }
         return run::ServeParameters(*config, member);
       });

@@ -187,6 +187,13 @@ Status CheckTrain(const Document& document) {
   ENGINE_RETURN_IF_ERROR(CheckInit(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
   ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
+  const Cursor stopping = document.Child(train, train.Field("early_stopping"));
+  const bool ends = NumberOf(stopping, stopping.Field("patience"), -1) > 0;
+  if (ends && NumberOf(train, train.Field("evaluate_every"), -1) <= 0) {
+    return document.Error(stopping, stopping.Field("patience"), -1,
+                          "'patience' counts evaluations, and there are none during the run: set "
+                          "'train.evaluate_every'");
+  }
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,

@@ -121,7 +121,9 @@ train::RunConfig ReadRun(const proto::Config& proto) {
 OutputOptions ReadOutput(const proto::Output& output) {
   return {.checkpoint = output.checkpoint(),
           .keep_checkpoints = output.keep_checkpoints(),
+          .best_checkpoint = output.best_checkpoint(),
           .metrics = output.metrics(),
+          .tensorboard = output.tensorboard(),
           .trace = output.trace(),
           .sample_bytes = output.sample_bytes()};
 }
@@ -146,7 +148,9 @@ void DropOutputs(const Document& document, OutputOptions* output) {
     path->clear();
   };
   drop("checkpoint", &output->checkpoint);
+  drop("best_checkpoint", &output->best_checkpoint);
   drop("metrics", &output->metrics);
+  drop("tensorboard", &output->tensorboard);
   drop("trace", &output->trace);
 }
 
@@ -172,6 +176,8 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   config.run_ = ReadRun(proto);
   config.output_ = ReadOutput(proto.output());
   config.init_ = ReadInit(proto.train());
+  const proto::EarlyStopping& stopping = proto.train().early_stopping();
+  config.best_ = {stopping.patience(), stopping.min_delta(), stopping.metric()};
   if (request.is_data) DropOutputs(document, &config.output_);
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
   config.run_.plugins.dataset = std::move(dataset);

@@ -16,7 +16,7 @@ namespace engine::config {
 struct OutputOptions {
   std::string checkpoint;  // empty: none is written; so are the others
   int64_t keep_checkpoints = 1;
-  std::string metrics, trace;
+  std::string best_checkpoint, metrics, tensorboard, trace;
   std::vector<std::string> dropped;  // keys of the above that ConfigRequest::is_data had
   int64_t sample_bytes = 0;
 };
@@ -31,6 +31,13 @@ struct InitOptions {
   std::string from;  // a file; empty: initial values are the model's own
   std::vector<InitRule> rules;
   std::vector<std::string> allow_missing;  // regular expressions
+};
+
+// train.early_stopping: which evaluations are better, and how many without a better one end a run.
+struct BestOptions {
+  int64_t patience = 0;  // 0: no number of them
+  double min_delta = 0;
+  std::string metric = "loss";
 };
 
 struct DefaultPlugin {
@@ -72,6 +79,7 @@ class Config {
   const train::RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
   const InitOptions& init() const { return init_; }
+  const BestOptions& best() const { return best_; }
   const plugins::PluginCatalog& catalog() const { return *catalog_; }
   const plugin::PluginSelection& plugins() const { return run_.plugins; }
 
@@ -92,6 +100,7 @@ class Config {
   train::RunConfig run_;
   OutputOptions output_;
   InitOptions init_;
+  BestOptions best_;
   std::string printed_with_origins_;
 };
 

@@ -48,6 +48,21 @@ Status CheckInfo(const DatasetInfo& info) {
   return {};
 }
 
+// With the keys that name what it is about: "data.text.path (run.pbtxt:7)".
+Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
+  std::string keys;
+  for (const plugin::OwnedOption& option : choice.options) {
+    const bool is_named =
+        option.type == OptionType::kString && !option.string.empty() &&
+        std::string_view(status.message()).find(option.string) != std::string::npos;
+    if (is_named)
+      keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;
+  }
+  if (keys.empty()) return status;
+  if (!choice.origin.empty()) keys += " (" + choice.origin + ")";
+  return status.WithContext("%s", keys.c_str());
+}
+
 // What the dataset calls the classes of its targets.
 Result<std::map<std::string, std::vector<std::string>>> ReadClassNames(const Dataset& dataset) {
   std::map<std::string, std::vector<std::string>> all;
@@ -70,21 +85,6 @@ Result<std::map<std::string, std::vector<std::string>>> ReadClassNames(const Dat
     }
   }
   return all;
-}
-
-// With the keys that name what it is about: "data.text.path (run.pbtxt:7)".
-Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
-  std::string keys;
-  for (const plugin::OwnedOption& option : choice.options) {
-    const bool is_named =
-        option.type == OptionType::kString && !option.string.empty() &&
-        std::string_view(status.message()).find(option.string) != std::string::npos;
-    if (is_named)
-      keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;
-  }
-  if (keys.empty()) return status;
-  if (!choice.origin.empty()) keys += " (" + choice.origin + ")";
-  return status.WithContext("%s", keys.c_str());
 }
 
 }  // namespace

@@ -81,9 +81,11 @@ Status MetricsFile::WriteCheckpoint(int64_t step, const std::string& path) {
   return WriteLine(Json{{"event", "checkpoint"}, {"step", step}, {"path", path}}.dump());
 }
 
-Status MetricsFile::WritePluginMetric(int32_t rank, std::string_view name, double value) {
-  return WriteLine(
-      Json{{"event", "metric"}, {"rank", rank}, {"name", name}, {"value", value}}.dump());
+Status MetricsFile::WritePluginMetric(int64_t step, int32_t rank, std::string_view name,
+                                      double value) {
+  const Json line = {
+      {"event", "metric"}, {"step", step}, {"rank", rank}, {"name", name}, {"value", value}};
+  return WriteLine(line.dump());
 }
 
 }  // namespace engine::run

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <map>
@@ -21,6 +22,16 @@ namespace {
 
 using onnx::TensorProto;
 
+struct Type {
+  int32_t number;
+  Element element;
+  size_t element_bytes;
+};
+constexpr Type kTypes[] = {{TensorProto::FLOAT, Element::kFloat32, 4},
+                           {TensorProto::DOUBLE, Element::kFloat64, 8},
+                           {TensorProto::FLOAT16, Element::kFloat16, 2},
+                           {TensorProto::BFLOAT16, Element::kBFloat16, 2}};
+
 class OnnxWeights final : public WeightFile {
  public:
   OnnxWeights(std::string path, kit::MappedFile file)
@@ -28,9 +39,10 @@ class OnnxWeights final : public WeightFile {
 
   Status Read() {
     const std::span<const uint8_t> bytes = file_.bytes();
-    google::protobuf::io::CodedInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
-    if (bytes.size() > std::numeric_limits<int>::max() || !model_.ParseFromCodedStream(&stream) ||
-        !model_.has_graph()) {
+    // Protobuf reads no more than 2 GiB.
+    const size_t readable = std::min<size_t>(bytes.size(), std::numeric_limits<int>::max());
+    google::protobuf::io::CodedInputStream stream(bytes.data(), static_cast<int>(readable));
+    if (readable < bytes.size() || !model_.ParseFromCodedStream(&stream) || !model_.has_graph()) {
       return Status::Error(
           StatusCode::kBadData,
           "%s: no ONNX model, or a damaged one: it cannot be read on at byte %d of "
@@ -56,45 +68,31 @@ class OnnxWeights final : public WeightFile {
         return Status::Error(StatusCode::kBadData, "its shape cannot be");
       }
     }
-    size_t element_bytes = 0;
-    std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(tensor.raw_data().data()),
-                                   tensor.raw_data().size());
-    const auto take = [&](Element element, size_t size, const auto& list) {
-      stored.element = element;
-      element_bytes = size;
-      if (list.size() == 0) return;
-      bytes = {reinterpret_cast<const uint8_t*>(list.data()), list.size() * sizeof(*list.data())};
-    };
-    switch (tensor.data_type()) {
-      case TensorProto::FLOAT:
-        take(Element::kFloat32, 4, tensor.float_data());
-        break;
-      case TensorProto::DOUBLE:
-        take(Element::kFloat64, 8, tensor.double_data());
-        break;
-      case TensorProto::FLOAT16:
-      case TensorProto::BFLOAT16: {
-        std::vector<uint16_t>& narrow =
-            narrow_.emplace_back(tensor.int32_data().begin(), tensor.int32_data().end());
-        take(tensor.data_type() == TensorProto::FLOAT16 ? Element::kFloat16 : Element::kBFloat16, 2,
-             narrow);
-        break;
-      }
-      default:
-        break;
-    }
-    if (stored.element != Element::kOther) {
-      if (tensor.data_location() == TensorProto::EXTERNAL) {
-        ENGINE_ASSIGN_OR_RETURN(bytes, External(tensor));
-      }
-      if (bytes.size() != elements * element_bytes) {
+    const auto* const type = std::ranges::find(kTypes, tensor.data_type(), &Type::number);
+    if (type != std::end(kTypes)) {
+      ENGINE_ASSIGN_OR_RETURN(const std::span<const uint8_t> bytes, BytesOf(tensor));
+      if (bytes.size() != elements * type->element_bytes) {
         return Status::Error(StatusCode::kBadData, "%zu bytes are there, and its shape needs %zu",
-                             bytes.size(), static_cast<size_t>(elements * element_bytes));
+                             bytes.size(), static_cast<size_t>(elements * type->element_bytes));
       }
+      stored.element = type->element;
+      stored.data = bytes.data();
     }
-    stored.data = bytes.data();
     tensors_.push_back(std::move(stored));
     return {};
+  }
+
+  // As bytes, in a list of their type, those of 16 bits as integers of 32, or in another file.
+  Result<std::span<const uint8_t>> BytesOf(const TensorProto& tensor) {
+    if (tensor.data_location() == TensorProto::EXTERNAL) return External(tensor);
+    const auto bytes = [](const auto& list) {
+      return std::span(reinterpret_cast<const uint8_t*>(list.data()),
+                       static_cast<size_t>(list.size()) * sizeof(*list.data()));
+    };
+    if (tensor.has_raw_data()) return bytes(tensor.raw_data());
+    if (tensor.data_type() == TensorProto::FLOAT) return bytes(tensor.float_data());
+    if (tensor.data_type() == TensorProto::DOUBLE) return bytes(tensor.double_data());
+    return bytes(narrow_.emplace_back(tensor.int32_data().begin(), tensor.int32_data().end()));
   }
 
   // In a file of the model's own folder: a model that came from elsewhere reads no other one.

@@ -26,7 +26,7 @@ bool IsElementwise(std::string_view op) {
                       "sin",  "cos",        "pow",          "scale",      "reciprocal", "dropout"});
 }
 
-// Ops whose output is an image if input 0 is one.
+// Ops whose output is an image if an input is one.
 bool KeepsImage(std::string_view op) {
   return IsElementwise(op) ||
          IsOneOf(op, {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power",
@@ -119,8 +119,8 @@ std::vector<float> FromTorch(const TorchLayout& layout, const float* torch) {
 std::vector<bool> FindImages(const Graph& graph) {
   std::vector<bool> images(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
-    const bool image =
-        MakesImage(node.op_name) || (KeepsImage(node.op_name) && images[node.inputs[0]]);
+    const bool reads = std::ranges::any_of(node.inputs, [&](ValueId v) { return images[v]; });
+    const bool image = MakesImage(node.op_name) || (KeepsImage(node.op_name) && reads);
     for (const ValueId output : node.outputs) {
       images[output] = image && graph.values[output].spec.shape.ndim >= 3;
     }

@@ -150,6 +150,31 @@ TEST_F(Resume, ACurveOfPointsGoesOn) {
   ExpectGoesOnToTheBit(curve, 2);
 }
 
+// Nothing is better by so much: the first evaluation stays the best, and the second after it is the last.
+TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
+  const std::string constant = "train.learning_rate.schedule=constant";
+  Train(kMlp, {1}, "two", {constant, "train.steps=2"});
+  Train(kMlp, {1}, "six", {constant, "train.steps=6"});
+  const std::vector<std::string> stopping = {constant, "train.evaluate_every=2",
+                                             "train.early_stopping.min_delta=1e6",
+                                             "output.best_checkpoint=" + (folder_ / "best")};
+  std::vector<std::string> soon = stopping;
+  soon.push_back("train.early_stopping.patience=2");
+  for (const int ranks : {1, 3}) {
+    EXPECT_EQ(Train(kMlp, {ranks}, "last", soon).losses.size(), 6u) << ranks;
+    ExpectNearTensors("best", "two");
+    ExpectNearTensors("last", "six");
+  }
+  // A run that goes on knows of evaluations before.
+  std::vector<std::string> first = stopping;
+  first.push_back("train.steps=4");
+  Train(kMlp, {2}, "part", first);
+  EXPECT_EQ(GoOn(kMlp, 2, "part", soon).losses.size(), 2u);
+  soon.push_back("train.early_stopping.metric=f1");
+  EXPECT_EQ(TrainWithThreads(kMlp, Members{.ranks = 2}, soon, /*expect_ok=*/false).status.code(),
+            StatusCode::kConfig);
+}
+
 TEST_F(Resume, WhatCannotBeContinuedIsRefused) {
   folder_.Write("mlp.pbtxt", kMlp);
   Train(kMlp, {1}, "done");

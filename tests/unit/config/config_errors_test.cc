@@ -28,7 +28,7 @@ TEST_F(ConfigTest, UnknownKeys) {
             "run.pbtxt:7:13: unknown key 'x' in 'test_comm', which has no keys");
   EXPECT_EQ(Sentence(Good() + "output { zzz: 1 }"),
             "run.pbtxt:7:10: unknown key 'zzz' in 'output'; it has: checkpoint, keep_checkpoints, "
-            "metrics, sample_bytes, trace, trace_spans");
+            "best_checkpoint, metrics, tensorboard, sample_bytes, trace, trace_spans");
   EXPECT_EQ(Sentence(Net("layer { linaer { units: 3 } }")),
             "run.pbtxt:2:9: unknown key 'linaer' in 'layer'; did you mean 'linear'?");
   EXPECT_EQ(Sentence(Net("layer { convolution3d { } }")),

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 
-#include <string>
-#include <vector>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
