@@ -22,3 +22,20 @@ function(engine_add_library name)
   endif()
   engine_check_headers(engine_${name})
 endfunction()
+
+# engine_add_proto(<name> <file from the root of the project>): target engine_<name>. The generated code is compiled
+# without our warnings, and its header is a system header to others.
+function(engine_add_proto name file)
+  find_package(Protobuf 3.21 REQUIRED)
+  set(out "${PROJECT_BINARY_DIR}/generated")
+  string(REGEX REPLACE "\\.proto$" ".pb" stem "${out}/${file}")
+  file(MAKE_DIRECTORY "${out}")
+  add_custom_command(
+    OUTPUT "${stem}.cc" "${stem}.h"
+    COMMAND protobuf::protoc "--cpp_out=${out}" "-I${PROJECT_SOURCE_DIR}" ${file}
+    DEPENDS "${PROJECT_SOURCE_DIR}/${file}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" VERBATIM)
+  add_library(engine_${name} STATIC "${stem}.cc" "${stem}.h")
+  target_compile_features(engine_${name} PUBLIC cxx_std_20)
+  target_include_directories(engine_${name} SYSTEM PUBLIC "${out}")
+  target_link_libraries(engine_${name} PUBLIC protobuf::libprotobuf)
+endfunction()

@@ -11,15 +11,15 @@ cmake --preset release -DBUILD_TESTING=OFF >/dev/null
 # What this job needs; the other plugins are built when they are asked for.
 cmake --build --preset release --parallel "$(nproc)" --target engine_quickstart
 engine=build/release/bin/engine
-command="$engine run -n 2 --set data.text.path=$text"
+command="$engine run -n 2 --force --set data.text.path=$text"
 echo "+ $command"
-$engine run -n 2 --set "data.text.path=$text"
+$engine run -n 2 --force --set "data.text.path=$text"
 cat <<TEXT
 
 Next:
   cmake --build --preset release     # the other plugins
   $engine sample runs/gpt_text.safetensors --prompt "The "
   $engine eval runs/gpt_text.safetensors
-  $engine run -n 2 --plugins tcp,fifo_sched --set adamw.weight_decay=0.1
+  $engine run -n 2 --force --plugins tcp,fifo_sched --set adamw.weight_decay=0.1
   $engine plugins
 TEXT

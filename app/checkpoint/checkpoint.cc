@@ -113,6 +113,15 @@ Status ForEachState(
 
 }  // namespace
 
+bool IsCheckpoint(const SafetensorsFile& file) {
+  const auto format = file.metadata().find("format");
+  return format != file.metadata().end() && format->second == kFormat;
+}
+
+bool IsParameter(std::string_view tensor) {
+  return !tensor.starts_with(kStatePrefix) && !IsRankState(tensor);
+}
+
 Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,
                             const Shape& shape) {
   ENGINE_ASSIGN_OR_RETURN(const TensorView stored, file.Find(name));
@@ -154,6 +163,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
                                                  {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  if (!info.best.empty()) metadata["best"] = info.best;
   for (const auto& [target, names] : info.class_names) {
     metadata[std::string(kClassNamesPrefix) + target] = Lines(names);
   }
@@ -173,12 +183,13 @@ Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   info.config = text_of("config");
   info.optimizer = text_of("optimizer");
   info.data = text_of("data");
+  info.best = text_of("best");
   opened.digest = text_of("digest");
   for (const auto& [key, text] : opened.file->metadata()) {
     if (!key.starts_with(kClassNamesPrefix)) continue;
     info.class_names[key.substr(kClassNamesPrefix.size())] = LinesOf(text);
   }
-  bool good = text_of("format") == kFormat && !info.config.empty() && !text_of("step").empty();
+  bool good = IsCheckpoint(*opened.file) && !info.config.empty() && !text_of("step").empty();
   VisitNumbers(info, [&](const char* key, auto& number) {
     const std::string text = text_of(key);
     if (text.empty()) return;
@@ -198,8 +209,7 @@ Status LoadParameters(const SafetensorsFile& file, exec::ModelMemory& memory) {
     if (!parameter.constant()) names.insert(parameter.name);
   }
   for (const NamedTensor& tensor : file.tensors()) {
-    const bool is_state = tensor.name.starts_with(kStatePrefix) || IsRankState(tensor.name);
-    if (is_state || names.contains(tensor.name)) continue;
+    if (!IsParameter(tensor.name) || names.contains(tensor.name)) continue;
     return Status::Error(StatusCode::kBadData,
                          "the checkpoint is of another model: this one has no parameter '%s'",
                          tensor.name.c_str());

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/checkpoint/safetensors.h"
@@ -32,6 +33,7 @@ struct CheckpointInfo {
   int64_t global_batch = 0;  // 0: the file does not say; it cannot be continued
   std::string data;          // DatasetInfo::digest of the training data
   SamplePosition position;   // in the training data, after `step`
+  std::string best;          // what the run knows of its best evaluation (app/run/best.h)
   ClassNameLists class_names;
 };
 
@@ -57,6 +59,10 @@ struct OpenedCheckpoint {
 // Opens a checkpoint. kMissingInput; kBadData when the file is damaged, or a safetensors file but
 // no checkpoint of ours.
 Result<OpenedCheckpoint> OpenCheckpoint(const std::string& path);
+
+// Whether a safetensors file is a checkpoint, and whether a tensor of one is a parameter (or buffer).
+bool IsCheckpoint(const SafetensorsFile& file);
+bool IsParameter(std::string_view tensor);
 
 // A tensor of float32, as all is that the engine itself keeps. kBadData when it has another shape.
 Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name,

@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <system_error>
+
+#include "app/checkpoint/retention.h"
 
 namespace engine::checkpoint {
 
@@ -35,6 +40,35 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
   }
   return train::RunStart{.step = stored.step,
                          .first_batch = BatchAt(stored.position, samples, run.global_batch)};
+}
+
+std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damaged) {
+  for (const std::string& file : FindCheckpoints(path)) {
+    const auto opened = OpenCheckpoint(file);
+    if (opened.ok()) return file;
+    damaged->push_back(opened.status());
+  }
+  return "";
+}
+
+Status CheckMayReplace(const char* key, const std::string& path, int64_t keep,
+                       const std::string& resume) {
+  if (path.empty()) return {};
+  std::vector<std::string> files = FindCheckpoints(path);
+  if (keep <= 1) std::erase_if(files, [&](const std::string& file) { return file != path; });
+  const auto is_own = [&](const std::string& file) {
+    std::error_code ignored;
+    return !resume.empty() && std::filesystem::equivalent(file, resume, ignored);
+  };
+  if (files.empty() || std::ranges::any_of(FindCheckpoints(path), is_own)) return {};
+  const auto opened = OpenCheckpoint(files[0]);
+  const std::string what =
+      opened.ok() ? fmt::format("the checkpoint of step {} of another run", opened->info.step)
+                  : "a file that this run has not written";
+  return Status::Error(StatusCode::kConfig,
+                       "%s: %s is %s: go on from it (--resume auto), name another file, or "
+                       "replace it (--force)",
+                       key, files[0].c_str(), what.c_str());
 }
 
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run) {

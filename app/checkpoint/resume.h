@@ -20,6 +20,16 @@ namespace engine::checkpoint {
 Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const CheckpointInfo& run,
                                    int64_t samples);
 
+// The checkpoint that a run which writes to `path` can go on from: the newest that is not damaged; empty:
+// none. `damaged` gets what is wrong with newer ones.
+std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damaged);
+
+// kConfig when there is a file at `path`, or, with keep > 1, at a second name of it, unless `resume`, the
+// checkpoint that the run goes on from, is one of them: then it is the run's own.
+// `key` names it; nothing is at an empty path.
+Status CheckMayReplace(const char* key, const std::string& path, int64_t keep,
+                       const std::string& resume);
+
 // What differs between the runs so that the result is not that of one run; a sentence each.
 std::vector<std::string> ResumeWarnings(const CheckpointInfo& stored, const CheckpointInfo& run);
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
@@ -72,6 +73,26 @@ std::string FirstName(const std::string& path, int64_t step) {
   const size_t at = path.rfind(NumberOf(step));
   if (at != std::string::npos) first.erase(at, NumberOf(step).size());
   return NameAtStep(first, step) == path ? first : path;
+}
+
+std::vector<std::string> FindCheckpoints(const std::string& path) {
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  const auto add = [&](const std::string& file) {
+    std::error_code error;
+    const auto written = fs::last_write_time(file, error);
+    if (!error) found.emplace_back(written, file);
+  };
+  if (const auto numbered = FindNumbered(path); numbered.ok()) {
+    for (const Numbered& other : *numbered) add(NameAtStep(path, other.step));
+  }
+  add(path);
+  // The first name before the second one of the same file.
+  std::ranges::stable_sort(found, [&](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : (a.second == path && b.second != path);
+  });
+  std::vector<std::string> paths;
+  for (auto& [written, file] : found) paths.push_back(std::move(file));
+  return paths;
 }
 
 Status CheckCanKeep(const std::string& path, int64_t keep) {

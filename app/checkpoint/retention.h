@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/status.h"
 
@@ -14,6 +15,9 @@ std::string NameAtStep(const std::string& path, int64_t step);
 
 // "model.safetensors" of its second name at `step`; any other path as it is.
 std::string FirstName(const std::string& path, int64_t step);
+
+// The files at `path` and its second names, the one that was written last first. There need be none.
+std::vector<std::string> FindCheckpoints(const std::string& path);
 
 // Whether the folder of `path` can hold several checkpoints, which takes a file system with hard
 // links: to be asked before a run. Always OK with keep = 1. kStorage.

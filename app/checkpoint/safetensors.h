@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/safetensors_header.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
 #include "kit/file.h"
@@ -20,6 +21,13 @@ namespace engine::checkpoint {
 struct NamedTensor {
   std::string name;
   TensorView view;
+};
+
+// Of a type that the engine does not have: `dtype` is its name in the format ("F64").
+struct ForeignTensor {
+  std::string name, dtype;
+  Shape shape;
+  const uint8_t* data = nullptr;  // little-endian, perhaps not aligned
 };
 
 // Writes `path` through a temporary file in the same folder: write, fsync, rename, fsync of the
@@ -41,22 +49,25 @@ class SafetensorsFile {
   // kMissingInput, or kBadData naming what is wrong: length, header, an unknown dtype, offsets that
   // overlap, leave holes or exceed the file, a shape that does not match its bytes, a wrong digest.
   // A file without a digest, as other programs write them, is accepted.
-  static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path,
+                                                       ForeignTypes types = ForeignTypes::kRefuse);
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   std::span<const NamedTensor> tensors() const { return tensors_; }
+  std::span<const ForeignTensor> foreign() const { return foreign_; }
   // kBadData when there is none of this name.
   Result<TensorView> Find(const std::string& name) const;
 
  private:
   SafetensorsFile(std::string path, kit::MappedFile file)
       : path_(std::move(path)), file_(std::move(file)) {}
-  Status Read();
+  Status Read(ForeignTypes types);
   void* Aligned(const uint8_t* data, DType dtype, size_t size_bytes);
 
   const std::string path_;
   const kit::MappedFile file_;
   std::map<std::string, std::string> metadata_;
   std::vector<NamedTensor> tensors_;
+  std::vector<ForeignTensor> foreign_;
   std::map<std::string, size_t> by_name_;
   std::vector<std::unique_ptr<uint8_t[]>> copies_;
 };

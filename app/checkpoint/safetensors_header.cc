@@ -20,8 +20,13 @@ constexpr std::pair<const char*, DType> kDTypes[] = {{"F32", DType::kFloat32},
                                                      {"BF16", DType::kBFloat16},
                                                      {"F16", DType::kFloat16}};
 
-const char* FormatName(DType dtype) {
-  return std::ranges::find(kDTypes, dtype, &std::pair<const char*, DType>::second)->first;
+// The other types of the format, with the bytes of an element.
+constexpr std::pair<const char*, size_t> kForeign[] = {
+    {"F64", 8}, {"I64", 8}, {"U64", 8}, {"U32", 4}, {"I16", 2}, {"U16", 2}, {"I8", 1}, {"BOOL", 1}};
+
+std::string FormatName(const TensorEntry& tensor) {
+  if (!tensor.foreign.empty()) return tensor.foreign;
+  return std::ranges::find(kDTypes, tensor.dtype, &std::pair<const char*, DType>::second)->first;
 }
 
 constexpr StatusCode kBad = StatusCode::kBadData;
@@ -50,7 +55,8 @@ template <typename... Values>
 // nothing.
 class HeaderReader {
  public:
-  explicit HeaderReader(uint64_t data_bytes) : data_bytes_(data_bytes) {}
+  HeaderReader(uint64_t data_bytes, ForeignTypes foreign)
+      : data_bytes_(data_bytes), foreign_(foreign) {}
 
   SafetensorsHeader header;
 
@@ -102,14 +108,8 @@ class HeaderReader {
   void AddTensor(const Json& json) {
     if (json.size() != 3) Refuse("tensor '%s' lacks dtype, shape or data_offsets", Name().c_str());
     TensorEntry entry{.name = name_};
-    const Json &dtype = json.at("dtype"), &offsets = json.at("data_offsets");
-    const auto known =
-        std::ranges::find_if(kDTypes, [&](const auto& pair) { return dtype == pair.first; });
-    if (known == std::end(kDTypes)) {
-      Refuse("tensor '%s' has the dtype %s; known are F32, I32, U8, BF16 and F16", Name().c_str(),
-             Printable(dtype.dump()).c_str());
-    }
-    entry.dtype = known->second;
+    const Json& offsets = json.at("data_offsets");
+    const size_t element_bytes = ReadType(json.at("dtype"), entry);
     for (const Json& extent : json.at("shape")) {
       if (!extent.is_number_unsigned() || extent > uint64_t{INT64_MAX}) {
         Refuse("tensor '%s' has %s where its shape has an integer of 63 bits", Name().c_str(),
@@ -123,12 +123,28 @@ class HeaderReader {
     }
     entry.begin = offsets[0];
     entry.end = offsets[1];
-    CheckSize(entry);
+    CheckSize(entry, element_bytes);
     header.tensors.push_back(std::move(entry));
   }
 
-  void CheckSize(const TensorEntry& entry) const {
-    const Result<uint64_t> bytes = CheckedBytes(entry.shape, entry.dtype);
+  // Gives out the bytes of an element.
+  size_t ReadType(const Json& dtype, TensorEntry& entry) const {
+    for (const auto& [name, known] : kDTypes) {
+      if (dtype != name) continue;
+      entry.dtype = known;
+      return SizeOf(known);
+    }
+    for (const auto& [name, element_bytes] : kForeign) {
+      if (dtype != name || foreign_ == ForeignTypes::kRefuse) continue;
+      entry.foreign = name;
+      return element_bytes;
+    }
+    Refuse("tensor '%s' has the dtype %s; known are F32, I32, U8, BF16 and F16", Name().c_str(),
+           Printable(dtype.dump()).c_str());
+  }
+
+  void CheckSize(const TensorEntry& entry, size_t element_bytes) const {
+    const Result<uint64_t> bytes = CheckedBytes(entry.shape, element_bytes);
     if (!bytes.ok()) throw Refused{bytes.status().WithContext("tensor '%s'", Name().c_str())};
     if (entry.begin > entry.end || entry.end > data_bytes_) {
       Refuse("tensor '%s' has the data_offsets [%" PRIu64 ", %" PRIu64 "], outside of the %" PRIu64
@@ -142,6 +158,7 @@ class HeaderReader {
   }
 
   const uint64_t data_bytes_;
+  const ForeignTypes foreign_;
   std::set<std::string> names_;
   std::string name_;            // of the tensor, or that of the metadata
   std::set<std::string> keys_;  // in it
@@ -171,8 +188,8 @@ Status CheckCoverage(std::vector<TensorEntry>& tensors, uint64_t data_bytes) {
 
 }  // namespace
 
-Result<uint64_t> CheckedBytes(const Shape& shape, DType dtype) {
-  int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+Result<uint64_t> CheckedBytes(const Shape& shape, size_t element_bytes) {
+  auto bytes = static_cast<int64_t>(element_bytes);
   bool empty = false;
   for (int32_t i = 0; i < shape.ndim; ++i) {
     if (shape[i] < 0) return Status::Error(kBad, "a negative extent");
@@ -185,7 +202,8 @@ Result<uint64_t> CheckedBytes(const Shape& shape, DType dtype) {
   return empty ? 0 : static_cast<uint64_t>(bytes);
 }
 
-Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes) {
+Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes,
+                                      ForeignTypes foreign) {
   if (!text.starts_with('{')) {
     return Status::Error(kBad, "the header does not begin with '{'");
   }
@@ -193,7 +211,7 @@ Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes
   if (const size_t nul = text.find('\0'); nul != text.npos) {
     return Status::Error(kBad, "the header is not valid JSON at its byte %zu", nul + 1);
   }
-  HeaderReader reader(data_bytes);
+  HeaderReader reader(data_bytes, foreign);
   const auto on = [&](int depth, Json::parse_event_t event, Json& parsed) {
     return reader.On(depth, event, parsed);
   };
@@ -219,7 +237,7 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header) {
                            "the tensor name '%s' is reserved or there twice",
                            Printable(tensor.name).c_str());
     }
-    root[tensor.name] = {{"dtype", FormatName(tensor.dtype)},
+    root[tensor.name] = {{"dtype", FormatName(tensor)},
                          {"shape", std::move(extents)},
                          {"data_offsets", {tensor.begin, tensor.end}}};
   }

@@ -32,7 +32,13 @@ struct TensorEntry {
   Shape shape;
   uint64_t begin = 0;  // in the data
   uint64_t end = 0;
+  std::string
+      foreign;  // "F64": a type that the engine has no dtype for; then `dtype` means nothing
 };
+
+// What is said of types of the format that the engine has no dtype for: files of other programs may
+// have tensors of them.
+enum class ForeignTypes { kRefuse, kAccept };
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
@@ -42,7 +48,8 @@ struct SafetensorsHeader {
 // Reads `text`, which stands before `data_bytes` of data. kBadData with a sentence for everything
 // that the grammar above does not allow, a name or key that is there twice, more than kMaxDims
 // extents, or a size that does not fit into 63 bits.
-Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes);
+Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes,
+                                      ForeignTypes foreign = ForeignTypes::kRefuse);
 
 // The header in one fixed form: no white space, keys sorted, characters outside ASCII as they are.
 // kInvalidArgument when a string is not UTF-8.
@@ -52,7 +59,8 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header);
 // digest itself.
 Result<kit::Digest> DigestOf(SafetensorsHeader header);
 
-// The number of bytes of a tensor, or kBadData when it overflows 63 bits or an extent is negative.
-Result<uint64_t> CheckedBytes(const Shape& shape, DType dtype);
+// The number of bytes of a tensor with elements of `element_bytes`, or kBadData when it overflows 63
+// bits or an extent is negative.
+Result<uint64_t> CheckedBytes(const Shape& shape, size_t element_bytes);
 
 }  // namespace engine::checkpoint

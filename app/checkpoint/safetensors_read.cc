@@ -27,18 +27,19 @@ Status CheckDigest(const SafetensorsHeader& header, std::span<const uint8_t> dat
 
 }  // namespace
 
-Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path,
+                                                               ForeignTypes types) {
   try {
     ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
     std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path, std::move(mapped)));
-    ENGINE_RETURN_IF_ERROR(file->Read().WithContext("%s", path.c_str()));
+    ENGINE_RETURN_IF_ERROR(file->Read(types).WithContext("%s", path.c_str()));
     return file;
   } catch (const std::bad_alloc&) {
     return Status::Error(StatusCode::kResourceExhausted, "%s: out of memory", path.c_str());
   }
 }
 
-Status SafetensorsFile::Read() {
+Status SafetensorsFile::Read(ForeignTypes types) {
   const std::span<const uint8_t> bytes = file_.bytes();
   if (bytes.size() < kLengthBytes) {
     return Status::Error(StatusCode::kBadData, "%zu bytes are too few for a safetensors file",
@@ -55,9 +56,13 @@ Status SafetensorsFile::Read() {
   }
   const std::span<const uint8_t> data = rest.subspan(length);
   const std::string_view text(reinterpret_cast<const char*>(rest.data()), length);
-  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseHeader(text, data.size()));
+  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseHeader(text, data.size(), types));
   ENGINE_RETURN_IF_ERROR(CheckDigest(header, data));
   for (const TensorEntry& entry : header.tensors) {
+    if (!entry.foreign.empty()) {
+      foreign_.push_back({entry.name, entry.foreign, entry.shape, data.data() + entry.begin});
+      continue;
+    }
     void* const values = Aligned(data.data() + entry.begin, entry.dtype, entry.end - entry.begin);
     by_name_[entry.name] = tensors_.size();
     tensors_.push_back({entry.name, {values, entry.shape, entry.dtype}});

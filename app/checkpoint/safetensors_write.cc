@@ -24,12 +24,16 @@ Result<SafetensorsHeader> DescribeTensors(std::span<const NamedTensor> tensors) 
   SafetensorsHeader header;
   uint64_t offset = 0;
   for (const auto& [name, view] : tensors) {
-    const Result<uint64_t> bytes = CheckedBytes(view.shape, view.dtype);
+    const Result<uint64_t> bytes = CheckedBytes(view.shape, SizeOf(view.dtype));
     if (!bytes.ok() || (*bytes > 0 && view.data == nullptr)) {
       return Status::Error(StatusCode::kInvalidArgument,
                            "tensor '%s' has no memory or no valid size", name.c_str());
     }
-    header.tensors.push_back({name, view.dtype, view.shape, offset, offset + *bytes});
+    header.tensors.push_back({.name = name,
+                              .dtype = view.dtype,
+                              .shape = view.shape,
+                              .begin = offset,
+                              .end = offset + *bytes});
     offset += *bytes;
   }
   return header;

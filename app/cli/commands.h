@@ -13,8 +13,12 @@ namespace engine::cli {
 struct RunFlags {
   command::ConfigFlags config;
   launch::LaunchFlags launch;
-  std::string trace;   // --trace
-  std::string resume;  // --resume: the checkpoint to go on from; empty: from the beginning
+  std::string trace;  // --trace
+  // --resume: the checkpoint to go on from; "auto": the newest there is; empty: from the beginning.
+  std::string resume;
+  bool dry_run = false;           // --dry-run
+  bool force = false;             // --force: replace a checkpoint of another run
+  std::string progress = "auto";  // --progress
   bool quiet = false;
   bool verbose = false;
 };
@@ -32,8 +36,20 @@ struct CheckpointFlags {
   std::string file;
   std::vector<std::string> overrides;
   command::PluginFlags plugin;
-  std::string prompt;
-  int64_t bytes = 300;
+  std::string data;  // --data: a block of other data, or a path for the same kind; empty: the same
+  std::string split = "held_out";
+  launch::LaunchFlags launch;   // of eval
+  bool json = false;            // of eval
+  std::string format = "json";  // these of predict
+  std::string out;
+  int64_t top = 1;
+  bool outputs = false;
+  std::string safetensors, onnx;  // these of export
+  std::vector<std::string> plugins;  // in the place of those of the run
+  std::string batch = "dynamic";
+  bool fold = false;
+  std::string prompt;  // these of sample
+  int64_t count = 300;  // bytes or tokens
   double temperature = 0.8;
   int top_k = 40;
   uint64_t seed = 1;
@@ -41,7 +57,7 @@ struct CheckpointFlags {
 
 // Each prints its result to standard output and returns the exit code; an error is printed by
 // ReportError.
-int RunCommand(const RunFlags& flags, const command::Environment& environment);
+int RunCommand(RunFlags flags, const command::Environment& environment);
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment);
 int PluginsCommand(const command::PluginFlags& flags, const std::string& name,
                    const command::Environment& environment);
@@ -51,5 +67,7 @@ int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environ
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
+int PredictCommand(const CheckpointFlags& flags, const command::Environment& environment);
+int ExportCommand(CheckpointFlags flags, const command::Environment& environment);
 
 }  // namespace engine::cli

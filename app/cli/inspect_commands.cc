@@ -48,13 +48,6 @@ int NewPluginCommand(const std::string& name, const std::string& kind) {
   return 0;
 }
 
-int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environment& environment) {
-  const auto config = command::LoadConfig(flags, environment);
-  if (!config.ok()) return command::ReportError(config.status());
-  std::printf("%s: OK\n", flags.file.empty() ? "built-in default" : flags.file.c_str());
-  return 0;
-}
-
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment) {
   const auto config = command::LoadConfig(flags, environment);
   if (!config.ok()) return command::ReportError(config.status());

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/cli/commands.h"
@@ -15,7 +16,9 @@
 #include "app/command/version.h"
 #include "app/launch/limits.h"
 #include "app/launch/log.h"
+#include "app/plugins/words.h"
 #include "bench/cli/command.h"
+#include "tools/report/command.h"
 #include "tools/simulate/command.h"
 #include "tools/trace/command.h"
 
@@ -73,6 +76,9 @@ class CommandLine {
     AddConfig();
     AddSample();
     AddEval();
+    AddPredict();
+    AddExport();
+    report::AddReportCommand(app_, &code_);
     trace::AddTraceCommand(app_, &code_);
     AddBenchCommand(app_, environment_, &code_);
     simulate::AddSimulateCommand(app_, environment_, &code_);
@@ -80,6 +86,8 @@ class CommandLine {
   }
 
   int Run(int argc, char** argv) {
+    const Status known = CheckSubcommands(argc, argv);
+    if (!known.ok()) return command::ReportError(known);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -89,6 +97,27 @@ class CommandLine {
   }
 
  private:
+  // A word where a subcommand must stand; CLI11 would only say that one is required.
+  Status CheckSubcommands(int argc, char** argv) {
+    CLI::App* app = &app_;
+    for (int i = 1; i < argc && argv[i][0] != '-' && app->get_require_subcommand_min() > 0; ++i) {
+      CLI::App* next = nullptr;
+      std::vector<std::string> names;
+      for (CLI::App* other : app->get_subcommands([](CLI::App*) { return true; })) {
+        names.push_back(other->get_name());
+        if (names.back() == argv[i]) next = other;
+      }
+      if (next == nullptr) {
+        return Status::Error(StatusCode::kInvalidArgument,
+                             "unknown subcommand '%s' of '%s'%s; --help explains: %s", argv[i],
+                             app->get_name().c_str(), plugins::DidYouMean(argv[i], names).c_str(),
+                             plugins::Join(names).c_str());
+      }
+      app = next;
+    }
+    return {};
+  }
+
   void AddRun() {
     CLI::App* run = app_.add_subcommand("run", "Train a model on one or several ranks");
     AddConfigFlags(run, &run_.config);
@@ -100,9 +129,17 @@ class CommandLine {
     run->add_option("--trace", run_.trace,
                     "Write what all ranks did when, for Perfetto (sets output.trace)")
         ->type_name("FILE");
-    run->add_option("--resume", run_.resume,
-                    "Go on from a checkpoint; without a configuration file, with its own")
-        ->type_name("FILE");
+    run->add_option(
+           "--resume", run_.resume,
+           "Go on from a checkpoint; without a configuration file, with its own; auto: from "
+           "the newest that this configuration has written, if there is one")
+        ->type_name("FILE|auto");
+    run->add_flag("--dry-run", run_.dry_run,
+                  "Show layers, memory, schedule and shares of data, and write nothing");
+    run->add_flag("--force", run_.force, "Replace the checkpoint of another run");
+    run->add_option("--progress", run_.progress,
+                    "Steps as a live line, as plain lines, or not at all; auto: live on a terminal")
+        ->check(CLI::IsMember({"auto", "plain", "live", "none"}));
     run->add_flag("-q,--quiet", run_.quiet, "No progress, only results and problems");
     run->add_flag("-v,--verbose", run_.verbose, "Also what plugins say for debugging");
     run->callback([this] {
@@ -169,7 +206,7 @@ class CommandLine {
   void AddConfig() {
     CLI::App* config = app_.add_subcommand("config", "Check or print a configuration");
     config->require_subcommand(1);
-    CLI::App* check = config->add_subcommand("check", "Check a configuration without running it");
+    CLI::App* check = config->add_subcommand("check", "Find what a run would refuse");
     AddConfigFlags(check, &config_);
     check->callback([this] { code_ = ConfigCheckCommand(config_, environment_); });
     CLI::App* print = config->add_subcommand("print", "Print every value and where it comes from");
@@ -199,21 +236,67 @@ class CommandLine {
     CLI::App* sample = app_.add_subcommand("sample", "Continue a text with a trained model");
     AddCheckpointFlags(sample, &checkpoint_);
     sample->option_defaults()->always_capture_default();
-    sample->add_option("--prompt", checkpoint_.prompt, "Text to continue")->type_name("TEXT");
-    sample->add_option("--bytes", checkpoint_.bytes, "Bytes to generate")
+    sample
+        ->add_option("--prompt", checkpoint_.prompt,
+                     "Text to continue; of a model of tokens, their numbers")
+        ->type_name("TEXT");
+    sample->add_option("--bytes,--tokens", checkpoint_.count, "So many bytes or tokens to generate")
         ->check(CLI::Range(1, 1000000));
-    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest byte")
+    sample->add_option("--temperature", checkpoint_.temperature, "0: always the likeliest")
         ->check(CLI::Range(0.0, 100.0));
-    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many bytes; 0: all")
-        ->check(CLI::Range(0, 256));
+    sample->add_option("--top-k", checkpoint_.top_k, "Choose among so many; 0: all")
+        ->check(CLI::Range(0, 1 << 30));
     sample->add_option("--seed", checkpoint_.seed, "The same seed gives the same text");
     sample->callback([this] { code_ = SampleCommand(checkpoint_, environment_); });
   }
 
   void AddEval() {
-    CLI::App* eval = app_.add_subcommand("eval", "Evaluate a trained model on its held-out data");
+    CLI::App* eval = app_.add_subcommand("eval", "Evaluate a trained model, on its held-out data");
     AddCheckpointFlags(eval, &checkpoint_);
+    AddDataFlags(eval, &checkpoint_, {"held_out", "train"});
+    eval->add_option("-n,--ranks", checkpoint_.launch.world_size, "Number of ranks on this machine")
+        ->check(CLI::Range(1, 4096));
+    command::AddLauncher(eval, &checkpoint_.launch);
+    eval->add_flag("--json", checkpoint_.json, "All figures as one JSON object");
     eval->callback([this] { code_ = EvalCommand(checkpoint_, environment_); });
+  }
+
+  void AddPredict() {
+    CLI::App* predict = app_.add_subcommand("predict", "Write what a trained model says of data");
+    AddCheckpointFlags(predict, &predict_);
+    AddDataFlags(predict, &predict_, {"all", "held_out"});
+    predict->add_option("--top", predict_.top, "So many classes for each sample")
+        ->check(CLI::Range(1, 1000000));
+    predict->add_flag("--outputs", predict_.outputs, "Also the outputs (logits), in JSON");
+    predict->add_option("--format", predict_.format, "npy: the outputs as they are")
+        ->check(CLI::IsMember({"json", "csv", "npy"}));
+    predict->add_option("--out", predict_.out, "File to write; without it, standard output")
+        ->type_name("FILE");
+    predict->callback([this] { code_ = PredictCommand(predict_, environment_); });
+  }
+
+  void AddExport() {
+    CLI::App* made = app_.add_subcommand("export", "Write a trained model for other programs");
+    AddCheckpointFlags(made, &export_);
+    made->add_option("--safetensors", export_.safetensors, "Its weights, named as in PyTorch")
+        ->type_name("FILE");
+    made->add_option("--onnx", export_.onnx, "The whole model, for inference")->type_name("FILE");
+    made->add_option("--batch", export_.batch, "Samples that the ONNX model takes at once")
+        ->check(CLI::IsMember({"dynamic"}) | CLI::Range(1, 1 << 20));
+    made->add_flag("--fold", export_.fold, "Convolutions do the batch norms behind them");
+    made->callback([this] { code_ = ExportCommand(export_, environment_); });
+  }
+
+  // `splits`: the first is the default.
+  void AddDataFlags(CLI::App* app, CheckpointFlags* flags, std::vector<std::string> splits) {
+    flags->split = splits[0];
+    app->add_option(
+           "--data", flags->data,
+           "Other data: a block, as 'mnist { ... }', or the path of other data of the kind")
+        ->type_name("DATA");
+    app->add_option("--split", flags->split, "Which samples of it")
+        ->check(CLI::IsMember(std::move(splits)))
+        ->capture_default_str();
   }
 
   const command::Environment& environment_;
@@ -223,7 +306,7 @@ class CommandLine {
   command::PluginFlags plugins_;
   std::string plugin_name_, plugin_kind_, plugin_file_;
   command::ConfigFlags config_;
-  CheckpointFlags checkpoint_;
+  CheckpointFlags checkpoint_, predict_, export_;
   int code_ = 0;
 };
 

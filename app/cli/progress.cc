@@ -1,18 +1,21 @@
 #include "app/cli/progress.h"
 
 #include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <utility>
 
 #include "app/plugins/roles.h"
+#include "app/run/evaluation.h"
 
 namespace engine::cli {
 namespace {
 
-constexpr auto kTerminalInterval = std::chrono::milliseconds(200);
+constexpr auto kLiveInterval = std::chrono::milliseconds(200);
 constexpr auto kPlainInterval = std::chrono::seconds(10);
 
 // 811008 as "811,008".
@@ -22,10 +25,13 @@ std::string Grouped(int64_t number) {
   return text;
 }
 
-std::string Duration(double seconds) {
-  const auto total = static_cast<int64_t>(seconds + 0.5);
-  if (total < 3600) return fmt::format("{}:{:02}", total / 60, total % 60);
-  return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+// Asked each time, as windows change. A character less than the terminal has, which would wrap after
+// the last one.
+size_t LineWidth() {
+  constexpr size_t kUsual = 80;
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return (known ? size.ws_col : kUsual) - 1;
 }
 
 template <typename... Values>
@@ -36,21 +42,16 @@ void Print(fmt::format_string<Values...> format, Values&&... values) {
 
 }  // namespace
 
-// Figures are means over the steps since the last line; ETA follows from their wall time.
-std::string Progress::StepLine(const train::StepReport& report) const {
-  const double wall = std::chrono::duration<double>(Clock::now() - window_begin_).count();
-  const double per_step = wall / static_cast<double>(window_steps_);
-  std::string communication;
-  if (knows_communication_) {
-    communication = fmt::format("  comm {:.0f} %",
-                                100 * window_communication_ / std::max(window_seconds_, 1e-9));
-  }
-  return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  {:.0f} samples/s{}  lr {:.2e}  epoch {:.2f}  ETA {}",
-      report.step, std::to_string(report.steps).size(), report.steps,
-      window_loss_ / static_cast<double>(window_steps_), window_samples_ / wall, communication,
-      report.learning_rate, report.epoch,
-      Duration(per_step * static_cast<double>(report.steps - report.step)));
+Progress::Style Progress::StyleOf(const std::string& wanted, bool terminal,
+                                  const std::map<std::string, std::string>& variables) {
+  if (wanted == "none") return Style::kNone;
+  if (wanted == "live") return Style::kLive;
+  const auto value = [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::string() : found->second;
+  };
+  const bool moves = terminal && value("TERM") != "dumb" && value("NO_COLOR").empty();
+  return wanted == "plain" || !moves ? Style::kPlain : Style::kLive;
 }
 
 void Progress::PrintStart(const train::RunConfig& run, const RankInfo& rank,
@@ -68,48 +69,56 @@ void Progress::PrintStart(const train::RunConfig& run, const RankInfo& rank,
         Grouped(run.train.GlobalBatch(ranks)), plugins::NamesOf(run.plugins));
 }
 
-Status Progress::OnStep(const train::StepReport& report) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
-  if (!prints_ || quiet_) return {};
-  const auto now = Clock::now();
-  if (window_steps_ == 0) {
-    window_begin_ = now - std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(report.seconds));
+template <typename Write>
+Status Progress::Tell(Write write) {
+  for (const auto& sink : sinks_) {
+    if (prints_) ENGINE_RETURN_IF_ERROR(write(*sink));
   }
-  ++window_steps_;
-  window_samples_ += static_cast<double>(report.samples);
-  window_seconds_ += report.seconds;
-  knows_communication_ = report.communication_seconds.has_value();
-  window_communication_ += report.communication_seconds.value_or(0);
-  window_loss_ += report.loss;
-  const auto interval =
-      terminal_ ? Clock::duration(kTerminalInterval) : Clock::duration(kPlainInterval);
+  return {};
+}
+
+Status Progress::OnStep(const train::StepReport& report) {
+  step_ = report.step;
+  ENGINE_RETURN_IF_ERROR(Tell([&](run::MetricsSink& sink) { return sink.Write(report); }));
+  if (!prints_ || quiet_ || style_ == Style::kNone) return {};
+  const auto now = run::StepLine::Clock::now();
+  line_.Add(report, now);
+  const bool live = style_ == Style::kLive;
+  const run::StepLine::Clock::duration interval =
+      live ? run::StepLine::Clock::duration(kLiveInterval) : kPlainInterval;
   const bool edge = report.step == 1 || report.step == report.steps;
   if (!edge && now - last_print_ < interval) return {};
   last_print_ = now;
   // The first and the last line stay on the terminal.
-  Print("{}{}{}", terminal_ ? "\r\x1b[K" : "", StepLine(report), terminal_ && !edge ? "" : "\n");
-  line_open_ = terminal_ && !edge;
-  window_steps_ = 0;
-  window_samples_ = window_seconds_ = window_communication_ = window_loss_ = 0;
+  line_open_ = live && !edge;
+  Print("{}{}{}", live ? "\r\x1b[K" : "", live ? line_.Text(LineWidth()) : line_.Text(),
+        line_open_ ? "" : "\n");
   return {};
 }
 
 Status Progress::OnEvaluation(const train::EvaluationReport& report) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->Write(report));
+  ENGINE_RETURN_IF_ERROR(Tell([&](run::MetricsSink& sink) { return sink.Write(report); }));
   if (!prints_) return {};
   ClearLine();
-  Print("step {}  held-out loss {:.4f}  accuracy {:.2f} %  ({} targets in {:.1f} s)\n", report.step,
-        report.loss, 100 * report.accuracy, report.targets, report.seconds);
+  Print("step {}  held-out {}  ({} targets in {:.1f} s)\n", report.step, run::Describe(report),
+        report.targets, report.seconds);
   return {};
 }
 
 Status Progress::OnCheckpoint(int64_t step, const std::string& path) {
-  if (metrics_ != nullptr) ENGINE_RETURN_IF_ERROR(metrics_->WriteCheckpoint(step, path));
+  ENGINE_RETURN_IF_ERROR(
+      Tell([&](run::MetricsSink& sink) { return sink.WriteCheckpoint(step, path); }));
   if (!prints_ || quiet_) return {};
   ClearLine();
   Print("step {}  checkpoint {}\n", step, path);
   return {};
+}
+
+// A plugin cannot do anything about a full disk; the next step fails of it.
+void Progress::OnPluginMetric(int32_t rank, std::string_view name, double value) {
+  (void)Tell([&](run::MetricsSink& sink) {
+    return sink.WritePluginMetric(step_.load(), rank, name, value);
+  });
 }
 
 Status Progress::OnText(const std::string& prompt, const std::string& text) {

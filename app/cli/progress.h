@@ -1,20 +1,29 @@
-// What a user sees of a run: a live line on a terminal, a plain line every ten seconds elsewhere.
+// What a user sees of a run.
 #pragma once
 
-#include <chrono>
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 
-#include "app/run/metrics_file.h"
+#include "app/run/metrics.h"
+#include "app/run/step_line.h"
 #include "app/run/training.h"
 
 namespace engine::cli {
 
 class Progress final : public run::RunObserver {
  public:
-  // `metrics` may be null. `prints` is false on all ranks but the first, and for --quiet only
-  // results are printed.
-  Progress(bool prints, bool quiet, bool terminal, run::MetricsFile* metrics)
-      : prints_(prints), quiet_(quiet), terminal_(terminal), metrics_(metrics) {}
+  // Of steps: a line that is written again and again, one every ten seconds, or nothing.
+  enum class Style { kLive, kPlain, kNone };
+  // --progress plain, live or none; of "auto" live where `terminal` is one that can show it.
+  static Style StyleOf(const std::string& wanted, bool terminal,
+                       const std::map<std::string, std::string>& variables);
+
+  // On the first rank `sinks` are told, and lines printed; for --quiet only results are.
+  Progress(bool first, bool quiet, Style style, const run::MetricsSinks& sinks)
+      : prints_(first), quiet_(quiet), style_(style), sinks_(sinks) {}
   ~Progress() override { ClearLine(); }
 
   // What is going to run. The trainer has been made.
@@ -22,22 +31,21 @@ class Progress final : public run::RunObserver {
   Status OnStep(const train::StepReport& report) override;
   Status OnEvaluation(const train::EvaluationReport& report) override;
   Status OnCheckpoint(int64_t step, const std::string& path) override;
+  void OnPluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
   Status OnText(const std::string& prompt, const std::string& text) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  std::string StepLine(const train::StepReport& report) const;
+  template <typename Write>
+  Status Tell(Write write);
   void ClearLine();
 
-  const bool prints_, quiet_, terminal_;
-  run::MetricsFile* const metrics_;
+  const bool prints_, quiet_;
+  const Style style_;
+  const run::MetricsSinks& sinks_;
+  std::atomic<int64_t> step_ = 0;  // the last one that was reported
+  run::StepLine line_;
   bool line_open_ = false;
-  Clock::time_point last_print_{};
-  // Since the last printed line, so that its figures are of now and not of the whole run.
-  Clock::time_point window_begin_{};
-  double window_samples_ = 0, window_seconds_ = 0, window_communication_ = 0, window_loss_ = 0;
-  bool knows_communication_ = true;  // not on an accelerator
-  int64_t window_steps_ = 0;
+  run::StepLine::Clock::time_point last_print_{};
 };
 
 }  // namespace engine::cli

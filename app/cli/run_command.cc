@@ -11,10 +11,14 @@
 
 #include "app/checkpoint/atomic_file.h"
 #include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/resume.h"
 #include "app/checkpoint/retention.h"
 #include "app/cli/commands.h"
 #include "app/cli/progress.h"
 #include "app/launch/log.h"
+#include "app/run/dry_run.h"
+#include "app/run/event_file.h"
+#include "app/run/metrics_file.h"
 #include "app/run/serve.h"
 #include "app/run/training.h"
 
@@ -44,16 +48,12 @@ Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
   return replaced ? checkpoint::AtomicFile::Create(path).status().WithContext("%s", key) : Status();
 }
 
-// The configuration of `flags`; of a run that goes on and names no file, that of its checkpoint.
-Result<config::Config> LoadRunConfig(const RunFlags& flags, const command::Environment& environment,
-                                     const RankInfo& shape) {
-  const std::vector<config::DefaultPlugin> communicators = command::DefaultCommunicators(shape);
-  if (flags.resume.empty()) return command::LoadConfig(flags.config, environment, communicators);
-  // Looked at in any case, so that a file that is missing or damaged is told once and at once.
+// Of a run that goes on and names no configuration, that of its checkpoint.
+Result<config::Config> ConfigInCheckpoint(const RunFlags& flags,
+                                          const command::Environment& environment,
+                                          const std::vector<config::DefaultPlugin>& communicators) {
   ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint checkpoint,
                           checkpoint::OpenCheckpoint(flags.resume));
-  if (!flags.config.file.empty())
-    return command::LoadConfig(flags.config, environment, communicators);
   // It goes on writing to the file that the user has named.
   std::vector<std::string> overrides = {"output.checkpoint=" +
                                         checkpoint::FirstName(flags.resume, checkpoint.info.step)};
@@ -67,19 +67,90 @@ Result<config::Config> LoadRunConfig(const RunFlags& flags, const command::Envir
                              flags.config.plugin, environment);
 }
 
+// In place of --resume auto the newest checkpoint of the configuration, or none.
+Status FindResume(const std::string& path, const std::function<void(const std::string&)>& notice,
+                  RunFlags* flags) {
+  if (path.empty()) {
+    return Status::Error(StatusCode::kConfig,
+                         "--resume auto looks for the checkpoints of this configuration, which "
+                         "writes none: set 'output.checkpoint'");
+  }
+  std::vector<Status> damaged;
+  flags->resume = checkpoint::NewestCheckpoint(path, &damaged);
+  for (const Status& status : damaged) notice("left out: " + std::string(status.message()));
+  if (flags->quiet) return {};
+  notice(flags->resume.empty() ? "no checkpoint " + path + " yet: from the beginning"
+                               : "goes on from " + flags->resume);
+  return {};
+}
+
+// The configuration of `flags`, whose `resume` is a file or empty when this returns.
+Result<config::Config> LoadRunConfig(const command::Environment& environment, const RankInfo& shape,
+                                     const std::function<void(const std::string&)>& notice,
+                                     RunFlags* flags) {
+  const std::vector<config::DefaultPlugin> communicators = command::DefaultCommunicators(shape);
+  const bool finds = flags->resume == "auto";
+  if (!finds && !flags->resume.empty() && flags->config.file.empty()) {
+    return ConfigInCheckpoint(*flags, environment, communicators);
+  }
+  // Looked at now, so that a file that is missing or damaged is told once and at once.
+  if (!finds && !flags->resume.empty()) {
+    ENGINE_RETURN_IF_ERROR(checkpoint::OpenCheckpoint(flags->resume).status());
+  }
+  ENGINE_ASSIGN_OR_RETURN(config::Config config,
+                          command::LoadConfig(flags->config, environment, communicators));
+  if (finds) {
+    ENGINE_RETURN_IF_ERROR(FindResume(config.output().checkpoint, notice, flags));
+  }
+  return config;
+}
+
+// Makes the folders of what the run writes. It replaces no checkpoint but its own, unless it is told to.
+Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags) {
+  ENGINE_RETURN_IF_ERROR(PrepareOutput("output.checkpoint", output.checkpoint, true));
+  ENGINE_RETURN_IF_ERROR(PrepareOutput("output.metrics", output.metrics, false));
+  ENGINE_RETURN_IF_ERROR(PrepareOutput("output.trace", output.trace, true));
+  if (!output.tensorboard.empty()) {
+    ENGINE_RETURN_IF_ERROR(
+        command::PrepareFolder(output.tensorboard).WithContext("output.tensorboard"));
+  }
+  ENGINE_RETURN_IF_ERROR(PrepareOutput("output.best_checkpoint", output.best_checkpoint, true));
+  ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
+  if (flags.force) return {};
+  // A run that goes on has written its best checkpoint itself.
+  if (flags.resume.empty()) {
+    ENGINE_RETURN_IF_ERROR(
+        checkpoint::CheckMayReplace("output.best_checkpoint", output.best_checkpoint, 1, ""));
+  }
+  return checkpoint::CheckMayReplace("output.checkpoint", output.checkpoint,
+                                     output.keep_checkpoints, flags.resume);
+}
+
+// Before any rank reads its data, which may lie in the same folder.
+Status OpenSinks(const config::OutputOptions& output, bool goes_on, run::MetricsSinks* sinks) {
+  using Earlier = run::MetricsFile::Earlier;
+  if (!output.metrics.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(
+        sinks->emplace_back(),
+        run::MetricsFile::Open(output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
+  }
+  if (!output.tensorboard.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(sinks->emplace_back(), run::EventFile::Open(output.tensorboard));
+  }
+  return {};
+}
+
 void StartLog(base::RankContext& member, bool quiet, bool verbose) {
   member.log = launch::MemberLog(member.info, verbose ? LogLevel::kDebug
                                               : quiet ? LogLevel::kWarning
                                                       : LogLevel::kInfo);
 }
 
-Status TrainRank(const config::Config& config, const RunFlags& flags,
-                 run::MetricsFile* metrics_of_first, base::RankContext& rank) {
-  const bool first = rank.info.rank == 0;
-  run::MetricsFile* const metrics = first ? metrics_of_first : nullptr;
-  Progress progress(first, flags.quiet, isatty(STDOUT_FILENO) == 1, metrics);
+Status TrainRank(const config::Config& config, const RunFlags& flags, Progress::Style style,
+                 const run::MetricsSinks& sinks, base::RankContext& rank) {
+  Progress progress(rank.info.rank == 0, flags.quiet, style, sinks);
   const auto sink = [&](std::string_view name, double value) {
-    if (metrics != nullptr) (void)metrics->WritePluginMetric(rank.info.rank, name, value);
+    progress.OnPluginMetric(rank.info.rank, name, value);
   };
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                           run::MakeTrainer(config, rank, progress, sink, flags.resume));
@@ -87,55 +158,76 @@ Status TrainRank(const config::Config& config, const RunFlags& flags,
   return run::RunTraining(config, rank, progress, *trainer);
 }
 
-// What happens to a run that goes on is told as lines of the command.
-std::function<void(const std::string&)> Notices() {
-  return [lines = std::make_shared<launch::ErrorLines>()](const std::string& sentence) {
-    lines->Write("engine: " + launch::Printable(sentence));
+// What happens to a run that goes on is told as lines of the command, by one process of the run.
+std::function<void(const std::string&)> Notices(bool speaks = true) {
+  return [speaks, lines = std::make_shared<launch::ErrorLines>()](const std::string& sentence) {
+    if (speaks) lines->Write("engine: " + launch::Printable(sentence));
   };
+}
+
+// On this process alone, whoever else the launcher has started.
+int CheckRun(const config::Config& config, int32_t ranks, const std::string& resume, bool shows) {
+  const launch::LaunchPlan plan{
+      .mode = launch::LaunchPlan::Mode::kThreads, .info = {}, .source = "one process"};
+  const launch::LaunchOutcome outcome = launch::Launch(plan, {}, [&](base::RankContext& rank) {
+    command::EndAtFirstSignal();
+    // What is said of one rank with the whole batch is not true of several.
+    if (ranks == 1) StartLog(rank, /*quiet=*/true, /*verbose=*/false);
+    const auto text = run::DryRun(config, rank, ranks, resume);
+    if (text.ok() && shows) std::fputs(launch::Printable(*text).c_str(), stdout);
+    return text.status();
+  });
+  return command::ReportOutcome(outcome, /*alone=*/true);
 }
 
 }  // namespace
 
-int RunCommand(const RunFlags& flags, const command::Environment& environment) {
+int RunCommand(RunFlags flags, const command::Environment& environment) {
   const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
   if (!plan.ok()) return command::ReportError(plan.status());
-  const auto config = LoadRunConfig(flags, environment, plan->info);
+  const bool joins = plan->mode == launch::LaunchPlan::Mode::kJoin;
+  const bool speaks = !joins || plan->info.rank == 0;
+  const auto notice = Notices(speaks);
+  const auto config = LoadRunConfig(environment, plan->info, notice, &flags);
   if (!config.ok()) return command::ReportError(config.status());
   const config::OutputOptions& output = config->output();
-  const auto notice = Notices();
-  const bool speaks = plan->mode != launch::LaunchPlan::Mode::kJoin || plan->info.rank == 0;
-  if (speaks) {
-    for (const std::string& line : command::ShadowNotices(*config, environment)) notice(line);
-  }
+  for (const std::string& line : command::ShadowNotices(*config, environment)) notice(line);
   for (const std::string& key : output.dropped) {
     notice(flags.resume + ": what its configuration says of " + key +
            " does not count; give --set " + key + "=FILE to write one");
   }
-  for (const Status& prepared : {PrepareOutput("output.checkpoint", output.checkpoint, true),
-                                 PrepareOutput("output.metrics", output.metrics, false),
-                                 PrepareOutput("output.trace", output.trace, true)}) {
-    if (!prepared.ok()) return command::ReportError(prepared);
-  }
-  // Opened before any rank reads its data, which may lie in the same folder.
-  std::unique_ptr<run::MetricsFile> metrics;
-  if (!output.metrics.empty() && speaks) {
-    auto opened = run::MetricsFile::Open(output.metrics, flags.resume.empty()
-                                                             ? run::MetricsFile::Earlier::kReplace
-                                                             : run::MetricsFile::Earlier::kKeep);
-    if (!opened.ok()) return command::ReportError(opened.status());
-    metrics = std::move(*opened);
-  }
+  if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
+  const Status prepared = PrepareOutputs(output, flags);
+  if (!prepared.ok()) return command::ReportError(prepared);
+  run::MetricsSinks sinks;
+  const Status opened = speaks ? OpenSinks(output, !flags.resume.empty(), &sinks) : Status();
+  if (!opened.ok()) return command::ReportError(opened);
+  // A launcher may bring a terminal of its own and write what it gets to a file.
+  const Progress::Style style = Progress::StyleOf(
+      flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);
   const launch::LaunchOptions options{
       .rendezvous_timeout_ms = config->run().communication.rendezvous_timeout_ms,
       .liveness_timeout_ms = launch::LivenessTimeoutMs(config->run().communication.timeout_ms),
-      .notice = notice};
+      .notice = Notices()};  // any process tells how its own work ended
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
-        if (member.info.is_server == 0) return TrainRank(*config, flags, metrics.get(), member);
+        if (member.info.is_server == 0) {
+          return TrainRank(*config, flags, style, sinks, member);
+        }
         return run::ServeParameters(*config, member);
       });
-  return command::ReportOutcome(outcome);
+  return command::ReportOutcome(outcome, plan->info.world_size + plan->info.servers == 1);
+}
+
+int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environment& environment) {
+  const auto config = command::LoadConfig(flags, environment);
+  if (!config.ok()) return command::ReportError(config.status());
+  const int code = CheckRun(*config, /*ranks=*/1, /*resume=*/"", /*shows=*/false);
+  if (code == 0) {
+    std::printf("%s: OK\n", flags.file.empty() ? "built-in default" : flags.file.c_str());
+  }
+  return code;
 }
 
 int ServeCommand(const ServeFlags& flags, const command::Environment& environment) {
@@ -153,7 +245,7 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
                                 run::ConfigOfRun(member, *folders, wait_ms));
         return run::ServeParameters(config, member);
       });
-  return command::ReportOutcome(outcome);
+  return command::ReportOutcome(outcome, /*alone=*/true);
 }
 
 }  // namespace engine::cli

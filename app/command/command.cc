@@ -1,6 +1,7 @@
 #include "app/command/command.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "app/launch/exit_code.h"
 #include "app/launch/log.h"
 #include "app/launch/member.h"
+#include "app/launch/stop_signals.h"
 #include "app/plugins/roles.h"
 #include "app/plugins/words.h"
 #include "kit/file.h"
@@ -174,6 +176,13 @@ Status PrepareFolder(const std::string& folder) {
   return {};
 }
 
+void EndAtFirstSignal() {
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int number : launch::kStopSignals) sigaddset(&all, number);
+  pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
+}
+
 int ReportError(const Status& status) {
   if (status.ok()) return 0;
   const bool blames = status.rank() != base::kNobody && status.code() != StatusCode::kInterrupted;
@@ -182,8 +191,8 @@ int ReportError(const Status& status) {
   return launch::ExitCode(status.code());
 }
 
-int ReportOutcome(const launch::LaunchOutcome& outcome) {
-  (void)ReportError(outcome.status);
+int ReportOutcome(const launch::LaunchOutcome& outcome, bool alone) {
+  (void)ReportError(alone ? outcome.status.WithRank(base::kNobody) : outcome.status);
   if (outcome.hangs) _exit(outcome.exit_code);
   return outcome.exit_code;
 }

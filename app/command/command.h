@@ -74,10 +74,15 @@ Result<config::Config> LoadConfig(
 // Makes `folder` and finds out whether files can be written into it, before hours of work. kStorage.
 Status PrepareFolder(const std::string& folder);
 
+// A run keeps signals back to finish its step. For a thread of one that has nothing to finish: the first one
+// ends the process.
+void EndAtFirstSignal();
+
 // Prints "engine: MESSAGE" to standard error, once, and returns the exit code of its kind; OK prints
 // nothing and is 0.
 int ReportError(const Status& status);
-// The same of a run, whose exit code it returns; ends the process at once when threads of it hang.
-int ReportOutcome(const launch::LaunchOutcome& outcome);
+// The same of a run, whose exit code it returns; ends the process at once when threads of it hang. Who
+// failed is not said where there is but one member (`alone`).
+int ReportOutcome(const launch::LaunchOutcome& outcome, bool alone = false);
 
 }  // namespace engine::command

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -60,22 +62,20 @@ Status CheckNumber(const Document& document, const Cursor& block, const pb::Fiel
 }
 
 // Every number that is set, by the range that engine.proto gives it.
-Status CheckNumbers(const Document& document, const Cursor& block) {
+void CheckNumbers(const Document& document, const Cursor& block, Problems* problems) {
   const pb::Descriptor* type = block.message->GetDescriptor();
   for (int f = 0; f < type->field_count(); ++f) {
     const pb::FieldDescriptor* field = type->field(f);
     if (field->options().HasExtension(proto::range)) {
-      ENGINE_RETURN_IF_ERROR(
+      problems->Add(
           CheckNumber(document, block, field, field->options().GetExtension(proto::range)));
     }
     if (field->message_type() == nullptr || !block.Has(field)) continue;
     const int count = field->is_repeated() ? block.Size(field) : 1;
     for (int i = 0; i < count; ++i) {
-      const Cursor child = document.Child(block, field, field->is_repeated() ? i : -1);
-      ENGINE_RETURN_IF_ERROR(CheckNumbers(document, child));
+      CheckNumbers(document, document.Child(block, field, field->is_repeated() ? i : -1), problems);
     }
   }
-  return {};
 }
 
 Status Require(const Document& document, const Cursor& block, const char* key) {
@@ -112,10 +112,88 @@ Status CheckGroups(const Document& document, const Cursor& train) {
   return {};
 }
 
+Status CheckPattern(const Document& document, const Cursor& block, const char* key, int index) {
+  const auto* field = block.Field(key);
+  const pb::Reflection& access = *block.message->GetReflection();
+  try {
+    const std::regex pattern(index < 0 ? access.GetString(*block.message, field)
+                                       : access.GetRepeatedString(*block.message, field, index));
+    return {};
+  } catch (const std::regex_error& error) {
+    return document.Error(
+        block, field, index,
+        std::string("'").append(key).append("' is no regular expression: ") + error.what());
+  }
+}
+
+Status CheckInit(const Document& document, const Cursor& train) {
+  const auto* rules = train.Field("init_map");
+  for (int i = 0; i < train.Size(rules); ++i) {
+    const Cursor rule = document.Child(train, rules, i);
+    for (const char* key : {"from", "to"}) {
+      ENGINE_RETURN_IF_ERROR(Require(document, rule, key));
+    }
+    ENGINE_RETURN_IF_ERROR(CheckPattern(document, rule, "from", -1));
+  }
+  for (int i = 0; i < train.Size(train.Field("init_allow_missing")); ++i) {
+    ENGINE_RETURN_IF_ERROR(CheckPattern(document, train, "init_allow_missing", i));
+  }
+  return {};
+}
+
+// Points of one unit come one after the other, and no exponential begins or ends at 0.
+Status CheckRate(const Document& document, const Cursor& train) {
+  const Cursor rate = document.Child(train, train.Field("learning_rate"));
+  const auto* points = rate.Field("point");
+  std::map<std::string, double> last;  // unit -> place
+  double factor = 0;
+  for (int i = 0; i < rate.Size(points); ++i) {
+    const Cursor point = document.Child(rate, points, i);
+    ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, point));
+    const pb::Reflection& access = *point.message->GetReflection();
+    const auto* at = access.GetOneofFieldDescriptor(
+        *point.message, point.message->GetDescriptor()->FindOneofByName("at"));
+    const double place = NumberOf(point, at, -1), before = factor;
+    factor = NumberOf(point, point.Field("factor"), -1);
+    const auto [earlier, is_first] = last.emplace(at->name(), place);
+    if (!is_first && place < earlier->second) {
+      return document.Error(
+          point, at, -1,
+          "points come in the order of time; one before this is at " + Text(earlier->second));
+    }
+    earlier->second = place;
+    const auto* curve = point.Field("curve");
+    if (access.GetEnum(*point.message, curve)->name() == "EXPONENTIAL" && !(before * factor > 0)) {
+      return document.Error(point, curve, -1, "an exponential needs factors above 0 at both ends");
+    }
+  }
+  for (const char* key : {"schedule", "warmup_steps"}) {
+    const auto* field = rate.Field(key);
+    const bool is_used =
+        field->enum_type() != nullptr
+            ? rate.message->GetReflection()->GetEnumValue(*rate.message, field) != 0
+            : NumberOf(rate, field, -1) != 0;
+    if (rate.Size(points) == 0 || !is_used) continue;
+    return document.Error(
+        rate, field, -1,
+        std::string("'").append(key).append("' is the short form of a curve; give it or points"));
+  }
+  return {};
+}
+
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckInit(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
+  const Cursor stopping = document.Child(train, train.Field("early_stopping"));
+  const bool ends = NumberOf(stopping, stopping.Field("patience"), -1) > 0;
+  if (ends && NumberOf(train, train.Field("evaluate_every"), -1) <= 0) {
+    return document.Error(stopping, stopping.Field("patience"), -1,
+                          "'patience' counts evaluations, and there are none during the run: set "
+                          "'train.evaluate_every'");
+  }
   if (output.Has(output.Field("checkpoint"))) return {};
   const auto needs_file = [&](const Cursor& block, const char* key) {
     return document.Error(block, block.Field(key), -1,
@@ -133,17 +211,19 @@ Status CheckTrain(const Document& document) {
 
 }  // namespace
 
-Status CheckDocument(const Document& document) {
+void CheckDocument(const Document& document, Problems* problems) {
+  CheckNumbers(document, document.Root(), problems);
+  if (problems->left_out()) return;  // perhaps what is missing
   for (const char* block : {"model", "data", "train", "plugins"}) {
     const Cursor root = document.Root();
     if (root.Has(root.Field(block))) continue;
-    return document.Error(root, std::string("the configuration needs '") + block + "'");
+    problems->Add(document.Error(root, std::string("the configuration needs '") + block + "'"));
   }
-  ENGINE_RETURN_IF_ERROR(CheckNumbers(document, document.Root()));
   for (const char* block : {"model", "data"}) {
-    ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, document.At(block)));
+    const Cursor root = document.Root();
+    if (root.Has(root.Field(block))) problems->Add(CheckOneOfs(document, document.At(block)));
   }
-  return CheckTrain(document);
+  if (document.Root().Has(document.Root().Field("train"))) problems->Add(CheckTrain(document));
 }
 
 }  // namespace engine::config

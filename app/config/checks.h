@@ -8,6 +8,6 @@ namespace engine::config {
 
 // Ranges of the numbers of engine.proto, what must be given, what excludes what. kConfig with the
 // place of the value, or of the block that lacks it.
-Status CheckDocument(const Document& document);
+void CheckDocument(const Document& document, Problems* problems);
 
 }  // namespace engine::config

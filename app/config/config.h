@@ -16,9 +16,28 @@ namespace engine::config {
 struct OutputOptions {
   std::string checkpoint;  // empty: none is written; so are the others
   int64_t keep_checkpoints = 1;
-  std::string metrics, trace;
+  std::string best_checkpoint, metrics, tensorboard, trace;
   std::vector<std::string> dropped;  // keys of the above that ConfigRequest::is_data had
   int64_t sample_bytes = 0;
+};
+
+// Where the parameters of a new run come from (docs/weights.md).
+struct InitRule {
+  std::string from, to;  // a regular expression, and what is put in place of what it matches
+  bool transpose = false;
+  bool crop = false;
+};
+struct InitOptions {
+  std::string from;  // a file; empty: initial values are the model's own
+  std::vector<InitRule> rules;
+  std::vector<std::string> allow_missing;  // regular expressions
+};
+
+// train.early_stopping: which evaluations are better, and how many without a better one end a run.
+struct BestOptions {
+  int64_t patience = 0;  // 0: no number of them
+  double min_delta = 0;
+  std::string metric = "loss";
 };
 
 struct DefaultPlugin {
@@ -59,8 +78,13 @@ class Config {
 
   const train::RunConfig& run() const { return run_; }
   const OutputOptions& output() const { return output_; }
+  const InitOptions& init() const { return init_; }
+  const BestOptions& best() const { return best_; }
   const plugins::PluginCatalog& catalog() const { return *catalog_; }
   const plugin::PluginSelection& plugins() const { return run_.plugins; }
+
+  // The same with so many samples in a step over all ranks.
+  Config WithGlobalBatch(int64_t samples) const;
 
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
@@ -75,6 +99,8 @@ class Config {
   std::shared_ptr<const plugins::PluginCatalog> catalog_;
   train::RunConfig run_;
   OutputOptions output_;
+  InitOptions init_;
+  BestOptions best_;
   std::string printed_with_origins_;
 };
 

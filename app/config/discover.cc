@@ -111,9 +111,10 @@ bool IsAboutPlugins(const std::string& argument) {
 }  // namespace
 
 Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const SourceText> source) {
+  Problems later;  // told when the schema is known
   ENGINE_ASSIGN_OR_RETURN(Document document,
                           Document::Parse(std::move(source), proto::Config::default_instance(),
-                                          Document::UnknownKeys::kSkip));
+                                          Document::UnknownKeys::kSkip, &later));
   for (const std::string& argument : request.overrides) {
     if (IsAboutPlugins(argument)) ENGINE_RETURN_IF_ERROR(document.Override(argument));
   }
@@ -135,8 +136,10 @@ Result<Discovery> Discover(const ConfigRequest& request, std::shared_ptr<const S
   }
   folders.insert(folders.end(), request.plugin_folders.begin(), request.plugin_folders.end());
   found.catalog = plugins::PluginCatalog::Scan(folders);
-  ENGINE_RETURN_IF_ERROR(FindChosen(request, document, &found));
-  return found;
+  const Status chosen = FindChosen(request, document, &found);
+  if (chosen.ok()) return found;
+  later.Add(chosen);
+  return later.ToStatus();
 }
 
 }  // namespace engine::config

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/tokenizer.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "app/config/override.h"
 #include "app/config/parse_error.h"
@@ -14,23 +15,60 @@ namespace pb = google::protobuf;
 
 constexpr int kDeepestNesting = 64;
 
-// Keeps the first error: those that follow are often its consequences.
-class FirstError final : public pb::io::ErrorCollector {
+struct ParseError {
+  int line = -1, column = -1;
+  std::string message;
+};
+
+// Keys that the schema does not have are warnings to a parser that may skip them. Of the errors the first
+// counts: those that follow are often its consequences.
+class Collector final : public pb::io::ErrorCollector {
  public:
   void AddError(int line, pb::io::ColumnNumber column, const std::string& message) override {
-    if (line_ >= 0) return;
-    line_ = line;
-    column_ = column;
-    message_ = message;
+    if (error.line < 0) error = {line, column, message};
   }
-  Status ToStatus(const SourceText& source, const pb::Descriptor& root) const {
-    return TranslateParseError(source, source.OffsetOf(line_, column_), message_, root);
+  void AddWarning(int line, pb::io::ColumnNumber column, const std::string& message) override {
+    unknown.push_back({line, column, message});
   }
 
- private:
-  int line_ = -1, column_ = -1;
-  std::string message_;
+  ParseError error;
+  std::vector<ParseError> unknown;
 };
+
+bool IsOfWord(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+// Where `text` has, from `at` on or backwards from it, something else than blanks.
+size_t SkipBlanks(const std::string& text, size_t at) {
+  return std::min(text.find_first_not_of(" \t", at), text.size());
+}
+size_t SkipBlanksBackwards(const std::string& text, size_t at) {
+  while (at > 0 && (text[at - 1] == ' ' || text[at - 1] == '\t')) --at;
+  return at;
+}
+
+// Blanks out `key: value`, at whose key or value `at` is; false if it is at none, or at a block or list.
+bool BlankEntry(size_t at, std::string* text) {
+  size_t colon = std::min(at, text->size());
+  while (colon < text->size() && IsOfWord((*text)[colon])) ++colon;
+  colon = SkipBlanks(*text, colon);
+  if (colon == text->size() || (*text)[colon] != ':') {
+    const size_t behind = SkipBlanksBackwards(*text, std::min(at, text->size()));
+    if (behind == 0 || (*text)[behind - 1] != ':') return false;
+    colon = behind - 1;
+  }
+  size_t begin = SkipBlanksBackwards(*text, colon);
+  while (begin > 0 && IsOfWord((*text)[begin - 1])) --begin;
+  const size_t value = SkipBlanks(*text, colon + 1);
+  const bool quoted = value < text->size() && ((*text)[value] == '"' || (*text)[value] == '\'');
+  const std::string ends = quoted ? std::string(1, (*text)[value]) + "\n" : " \t\r\n{}[]<>;,#";
+  const size_t end = text->find_first_of(ends, value + (quoted ? 1 : 0));
+  const size_t behind = std::min(end, text->size()) + (quoted ? 1 : 0);
+  if (end == value || behind > text->size() || (quoted && (*text)[end] == '\n')) return false;
+  text->replace(begin, behind - begin, behind - begin, ' ');
+  return true;
+}
 
 std::string PathOf(const Cursor& owner, const pb::FieldDescriptor* field) {
   return owner.path.empty() ? field->name() : owner.path + "." + field->name();
@@ -42,20 +80,42 @@ std::string Indexed(const std::string& path, int index) {
 
 }  // namespace
 
+// A value that cannot be read is blanked out, with its key, and what is left is read again, so that places
+// stay what they are.
 Result<Document> Document::Parse(std::shared_ptr<const SourceText> source, const Message& prototype,
-                                 UnknownKeys unknown) {
+                                 UnknownKeys unknown, Problems* problems) {
   Document document(std::move(source));
-  document.message_.reset(prototype.New());
-  document.tree_ = std::make_shared<pb::TextFormat::ParseInfoTree>();
-  FirstError errors;
-  pb::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  parser.WriteLocationsTo(document.tree_.get());
-  parser.SetRecursionLimit(kDeepestNesting);
-  parser.AllowUnknownField(unknown == UnknownKeys::kSkip);
-  if (!parser.ParseFromString(document.source_->text(), document.message_.get())) {
-    return errors.ToStatus(*document.source_, *prototype.GetDescriptor());
+  const SourceText& whole = *document.source_;
+  const auto translate = [&](const ParseError& error) {
+    return TranslateParseError(whole, whole.OffsetOf(error.line, error.column), error.message,
+                               *prototype.GetDescriptor());
+  };
+  std::map<size_t, Status> wrong;  // by place
+  std::string text = whole.text();
+  for (;;) {
+    document.message_.reset(prototype.New());
+    document.tree_ = std::make_shared<pb::TextFormat::ParseInfoTree>();
+    Collector found;
+    pb::TextFormat::Parser parser;
+    parser.RecordErrorsTo(&found);
+    parser.WriteLocationsTo(document.tree_.get());
+    parser.SetRecursionLimit(kDeepestNesting);
+    parser.AllowUnknownField(true);
+    const bool parsed = parser.ParseFromString(text, document.message_.get());
+    for (const ParseError& key : found.unknown) {
+      if (unknown == UnknownKeys::kSkip) break;
+      const TranslatedError error = translate(key);
+      wrong.emplace(error.offset, error.status);
+    }
+    if (parsed) break;
+    const TranslatedError error = translate(found.error);
+    wrong.emplace(error.offset, error.status);
+    if (!BlankEntry(error.offset, &text)) {
+      for (const auto& [place, status] : wrong) problems->LeaveOut(status);
+      return problems->ToStatus();
+    }
   }
+  for (const auto& [place, status] : wrong) problems->LeaveOut(status);
   return document;
 }
 

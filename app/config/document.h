@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/config/problems.h"
 #include "app/config/source_text.h"
 #include "engine/status.h"
 
@@ -41,9 +42,10 @@ class Document {
 
   enum class UnknownKeys { kRefuse, kSkip };
 
-  // kConfig with place, line and caret. Blocks may be nested 64 deep.
+  // Unknown keys and wrong values are left out, and are `problems`, with place, line and caret. kConfig,
+  // with those before, where the text cannot be understood any further. Blocks may be nested 64 deep.
   static Result<Document> Parse(std::shared_ptr<const SourceText> source, const Message& prototype,
-                                UnknownKeys unknown);
+                                UnknownKeys unknown, Problems* problems);
 
   // `--set argument`: "train.steps=100". A repeated key takes a list with commas; strings need no
   // quotes. kConfig: "--set ARGUMENT: sentence".

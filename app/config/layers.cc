@@ -25,9 +25,10 @@ struct LayerList {
 
 class Reader {
  public:
-  Reader(const Document& document, const Schema& schema) : document_(document), schema_(schema) {}
+  Reader(const Document& document, const Schema& schema, Problems* problems)
+      : document_(document), schema_(schema), problems_(*problems) {}
 
-  Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(
+  std::vector<plugin::PluginChoice> ReadPluginOptions(
       const std::vector<plugin::PluginEntry>& chosen) const {
     const Cursor root = document_.Root();
     std::vector<plugin::PluginChoice> choices;
@@ -38,14 +39,17 @@ class Reader {
       }
       const auto* field = root.Field(entry.name);
       const auto specs = plugins::OptionsOf(entry.options, "");
-      for (const OptionSpec* spec : specs) {
-        if (root.Has(field) || !plugins::IsRequired(*spec)) continue;
-        return document_.Error(root, root.Field("plugins"), static_cast<int>(choices.size()),
-                               "plugin '" + entry.name + "' needs '" + entry.name + "." +
-                                   std::string(spec->name.view()) + "', which has no default");
+      const auto required = std::ranges::find_if(
+          specs, [](const OptionSpec* spec) { return plugins::IsRequired(*spec); });
+      if (!root.Has(field) && required != specs.end()) {
+        problems_.AddMissing(
+            document_.Error(root, root.Field("plugins"), static_cast<int>(choices.size()),
+                            "plugin '" + entry.name + "' needs '" + entry.name + "." +
+                                std::string((*required)->name.view()) + "', which has no default"));
+        choices.push_back({entry, {}});
+        continue;
       }
-      ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document_.Child(root, field), specs));
-      choices.push_back({entry, std::move(options)});
+      choices.push_back({entry, ReadOptions(document_.Child(root, field), specs)});
     }
     // Options of plugins that are not chosen are checked too: the next A/B run may choose them.
     std::vector<const pb::FieldDescriptor*> set;
@@ -53,25 +57,26 @@ class Reader {
     for (const auto* field : set) {
       const plugin::PluginEntry* plugin = schema_.PluginOf(field);
       if (plugin == nullptr || schema_.IsChosen(*plugin)) continue;
-      const auto options =
-          ReadOptions(document_.Child(root, field), plugins::OptionsOf(plugin->options, ""));
-      if (!options.ok()) return options.status();
+      ReadOptions(document_.Child(root, field), plugins::OptionsOf(plugin->options, ""));
     }
     return choices;
   }
 
-  Result<plugin::PluginChoice> ReadChoice(const std::string& block) const {
+  plugin::PluginChoice ReadChoice(const std::string& block) const {
     const Cursor owner = document_.At(block);
     const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
     if (kinds == nullptr) {
-      return document_.Error(owner, "'" + block + "' needs a plugin, and none was found for it");
+      problems_.Add(
+          document_.Error(owner, "'" + block + "' needs a plugin, and none was found for it"));
+      return {};
     }
     const auto* field =
         owner.message->GetReflection()->GetOneofFieldDescriptor(*owner.message, kinds);
+    if (field == nullptr) return {};
     const plugin::PluginEntry& entry = *schema_.PluginOf(field);
-    ENGINE_ASSIGN_OR_RETURN(auto options, ReadOptions(document_.Child(owner, field),
-                                                      plugins::OptionsOf(entry.options, "")));
-    return plugin::PluginChoice{entry, std::move(options), document_.Origin(owner, field)};
+    return {entry,
+            ReadOptions(document_.Child(owner, field), plugins::OptionsOf(entry.options, "")),
+            document_.Origin(owner, field)};
   }
 
   // PluginChoice::inner, and what is inside of that. `around`: the plugins that `outer` is inside of.
@@ -92,8 +97,8 @@ class Reader {
       const plugin::PluginEntry& entry = *schema.PluginOf(root.Field(name));
       schema.AddInner(entry);
       plugin::PluginChoice& inner = outer->inner.emplace_back(plugin::PluginChoice{entry, {}});
-      ENGINE_ASSIGN_OR_RETURN(inner.options, ReadOptions(document_.Child(root, root.Field(name)),
-                                                         plugins::OptionsOf(entry.options, "")));
+      inner.options = ReadOptions(document_.Child(root, root.Field(name)),
+                                  plugins::OptionsOf(entry.options, ""));
       ENGINE_RETURN_IF_ERROR(ReadInner(catalog, around, schema, &inner));
     }
     return {};
@@ -117,18 +122,22 @@ class Reader {
                          name.c_str(), plugins::Join(around, " > ").c_str());
   }
 
-  // The values of `specs` in their order, with defaults for those that `block` does not give.
-  Result<std::vector<plugin::OwnedOption>> ReadOptions(
-      const Cursor& block, const std::vector<const OptionSpec*>& specs) const {
+  // The values of `specs` in their order, with defaults for those that `block` does not give, and without
+  // those that are wrong.
+  std::vector<plugin::OwnedOption> ReadOptions(const Cursor& block,
+                                               const std::vector<const OptionSpec*>& specs) const {
     std::vector<plugin::OwnedOption> values;
     for (const OptionSpec* spec : specs) {
       const auto* field = block.Field(std::string(spec->name.view()));
       if (plugins::IsRequired(*spec) && !block.Has(field) && spec->type != OptionType::kLayers) {
-        return document_.Error(block, "'" + field->name() + "' has no default and must be given");
+        problems_.AddMissing(
+            document_.Error(block, "'" + field->name() + "' has no default and must be given"));
+        continue;
       }
-      ENGINE_ASSIGN_OR_RETURN(plugin::OwnedOption value, ReadOption(block, field, *spec));
-      ENGINE_RETURN_IF_ERROR(CheckOption(block, field, *spec, value));
-      values.push_back(std::move(value));
+      auto value = ReadOption(block, field, *spec);
+      const Status status = value.ok() ? CheckOption(block, field, *spec, *value) : value.status();
+      problems_.Add(status);
+      if (status.ok()) values.push_back(*std::move(value));
     }
     return values;
   }
@@ -155,8 +164,9 @@ class Reader {
         }
         break;
       case OptionType::kLayers: {
+        if (!plugins::IsRequired(spec) && block.Size(field) == 0) break;
         const auto list = std::make_shared<LayerList>();
-        ENGINE_ASSIGN_OR_RETURN(list->layers, ReadLayers(block, field, list.get()));
+        list->layers = ReadLayers(block, field, list.get());
         value.layers = std::shared_ptr<const std::vector<LayerSpec>>(list, &list->layers);
         break;
       }
@@ -215,8 +225,7 @@ class Reader {
                                  plugin.name + "', which is not chosen; add it to 'plugins'");
     }
     spec->op = list->texts.emplace_back(field->name());
-    ENGINE_ASSIGN_OR_RETURN(list->options.emplace_back(),
-                            ReadOptions(document_.Child(layer, field),
+    list->options.push_back(ReadOptions(document_.Child(layer, field),
                                         plugins::OptionsOf(plugin.options, field->name())));
     spec->attributes = list->attributes.emplace_back(plugin::Views(list->options.back()));
     return {};
@@ -232,14 +241,14 @@ class Reader {
           std::string("'").append(key).append(
               "' is for a layer with parameters; give it to those in the block"));
     }
-    const auto read = [&](const char* name) -> Result<Array<const LayerSpec>> {
-      if (!layer.Has(layer.Field(name))) return Array<const LayerSpec>();
+    const auto read = [&](const char* name) -> Array<const LayerSpec> {
+      if (!layer.Has(layer.Field(name))) return {};
       const Cursor block = document_.Child(layer, layer.Field(name));
-      ENGINE_ASSIGN_OR_RETURN(auto layers, ReadLayers(block, block.Field("layer"), list));
-      return Array<const LayerSpec>(list->blocks.emplace_back(std::move(layers)));
+      auto layers = ReadLayers(block, block.Field("layer"), list);
+      return list->blocks.emplace_back(std::move(layers));
     };
-    ENGINE_ASSIGN_OR_RETURN(spec->residual, read("residual"));
-    ENGINE_ASSIGN_OR_RETURN(spec->shortcut, read("shortcut"));
+    spec->residual = read("residual");
+    spec->shortcut = read("shortcut");
     return {};
   }
 
@@ -269,6 +278,7 @@ class Reader {
                              "a layer is one op or one residual block; this one has '" +
                                  ops[0]->name() + "' and '" + second->name() + "'");
     }
+    if (ops.empty() && !layer.Has(residual) && problems_.left_out()) return spec;
     if (ops.empty() && !layer.Has(residual)) {
       return document_.Error(layer, "a layer names one op, or 'residual'; this one names none");
     }
@@ -277,39 +287,42 @@ class Reader {
     return spec;
   }
 
-  Result<std::vector<LayerSpec>> ReadLayers(const Cursor& block, const pb::FieldDescriptor* field,
-                                            LayerList* list) const {
+  std::vector<LayerSpec> ReadLayers(const Cursor& block, const pb::FieldDescriptor* field,
+                                    LayerList* list) const {
     if (block.Size(field) == 0) {
-      return document_.Error(block, "there is no '" + field->name() + "' in this block");
+      problems_.AddMissing(
+          document_.Error(block, "there is no '" + field->name() + "' in this block"));
     }
     std::vector<LayerSpec> layers;
     for (int i = 0; i < block.Size(field); ++i) {
-      ENGINE_ASSIGN_OR_RETURN(const LayerSpec layer,
-                              ReadLayer(document_.Child(block, field, i), list));
-      layers.push_back(layer);
+      const auto layer = ReadLayer(document_.Child(block, field, i), list);
+      problems_.Add(layer.status());
+      if (layer.ok()) layers.push_back(*layer);
     }
     return layers;
   }
 
   const Document& document_;
   const Schema& schema_;
+  Problems& problems_;
 };
 
 }  // namespace
 
 Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(const Document& document,
-                                                            const Discovery& found,
-                                                            Schema& schema) {
-  ENGINE_ASSIGN_OR_RETURN(auto choices, Reader(document, schema).ReadPluginOptions(found.chosen));
+                                                            const Discovery& found, Schema& schema,
+                                                            Problems* problems) {
+  const Reader reader(document, schema, problems);
+  auto choices = reader.ReadPluginOptions(found.chosen);
   for (plugin::PluginChoice& choice : choices) {
-    ENGINE_RETURN_IF_ERROR(Reader(document, schema).ReadInner(found.catalog, {}, schema, &choice));
+    ENGINE_RETURN_IF_ERROR(reader.ReadInner(found.catalog, {}, schema, &choice));
   }
   return choices;
 }
 
-Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,
-                                        const std::string& block) {
-  return Reader(document, schema).ReadChoice(block);
+plugin::PluginChoice ReadChoice(const Document& document, const Schema& schema,
+                                const std::string& block, Problems* problems) {
+  return Reader(document, schema, problems).ReadChoice(block);
 }
 
 }  // namespace engine::config

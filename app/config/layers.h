@@ -12,12 +12,14 @@
 namespace engine::config {
 
 // Every option of the chosen plugins, in their order, and of the plugins that these options name,
-// which are chosen then, too.
+// which are chosen then, too. What is wrong with values are `problems`.
 Result<std::vector<plugin::PluginChoice>> ReadPluginOptions(const Document& document,
-                                                            const Discovery& found, Schema& schema);
+                                                            const Discovery& found, Schema& schema,
+                                                            Problems* problems);
 
-// The plugin that a block of `block`, "data" or "model", chooses. There is one (CheckDocument).
-Result<plugin::PluginChoice> ReadChoice(const Document& document, const Schema& schema,
-                                        const std::string& block);
+// The plugin that a block of `block`, "data" or "model", chooses; none where CheckDocument has said that
+// it chooses none.
+plugin::PluginChoice ReadChoice(const Document& document, const Schema& schema,
+                                const std::string& block, Problems* problems);
 
 }  // namespace engine::config

@@ -103,13 +103,13 @@ std::string Plain(std::string message) {
 
 }  // namespace
 
-Status TranslateParseError(const SourceText& source, size_t offset, const std::string& message,
-                           const pb::Descriptor& root) {
+TranslatedError TranslateParseError(const SourceText& source, size_t offset,
+                                    const std::string& message, const pb::Descriptor& root) {
   auto translated = TranslateKey(message, root);
   if (!translated) translated = TranslateValue(message, root);
   if (!translated) translated = Translated{Plain(message), ""};
-  return source.Error(StatusCode::kConfig, source.LastBefore(translated->word, offset),
-                      translated->sentence);
+  const size_t place = source.LastBefore(translated->word, offset);
+  return {place, source.Error(StatusCode::kConfig, place, translated->sentence)};
 }
 
 std::vector<std::string> KeysOf(const pb::Descriptor& block) {
@@ -134,6 +134,11 @@ std::string UnknownKey(const std::string& key, const pb::Descriptor& block) {
   const auto* field = FindField(*block.file(), [&block](const pb::FieldDescriptor& candidate) {
     return candidate.message_type() == &block;
   });
+  const pb::FieldDescriptor* layer = block.FindFieldByName("layer");
+  if (layer != nullptr && layer->message_type() != nullptr &&
+      layer->message_type()->FindFieldByName(key) != nullptr) {
+    hint = "; put it into a layer: layer { " + key + " {} }";
+  }
   // Keys of the engine's own that a plugin might have.
   const pb::Descriptor& root = *proto::Config::descriptor();
   for (int i = 0; i < root.field_count() && hint.empty(); ++i) {

@@ -11,10 +11,16 @@
 
 namespace engine::config {
 
+struct TranslatedError {
+  size_t offset = 0;  // of the word that is wrong
+  Status status;
+};
+
 // `message` and `offset` are Protobuf's, whose place is often the token after the one that is
 // wrong; `root` is the type that was parsed. Messages of unknown form are passed on as they are.
-Status TranslateParseError(const SourceText& source, size_t offset, const std::string& message,
-                           const google::protobuf::Descriptor& root);
+TranslatedError TranslateParseError(const SourceText& source, size_t offset,
+                                    const std::string& message,
+                                    const google::protobuf::Descriptor& root);
 
 std::vector<std::string> KeysOf(const google::protobuf::Descriptor& block);
 // "unknown key 'stepps' in 'train'; did you mean 'steps'?"

@@ -48,6 +48,21 @@ Status CheckInfo(const DatasetInfo& info) {
   return {};
 }
 
+// With the keys that name what it is about: "data.text.path (run.pbtxt:7)".
+Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
+  std::string keys;
+  for (const plugin::OwnedOption& option : choice.options) {
+    const bool is_named =
+        option.type == OptionType::kString && !option.string.empty() &&
+        std::string_view(status.message()).find(option.string) != std::string::npos;
+    if (is_named)
+      keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;
+  }
+  if (keys.empty()) return status;
+  if (!choice.origin.empty()) keys += " (" + choice.origin + ")";
+  return status.WithContext("%s", keys.c_str());
+}
+
 // What the dataset calls the classes of its targets.
 Result<std::map<std::string, std::vector<std::string>>> ReadClassNames(const Dataset& dataset) {
   std::map<std::string, std::vector<std::string>> all;
@@ -96,8 +111,9 @@ Status DatasetSource::Open() {
   ENGINE_RETURN_IF_ERROR(Make());
   {
     const base::OpenCall open(watch_, config_.plugins.dataset.entry.Title(), "Open");
-    ENGINE_RETURN_IF_ERROR(plugin::Answer(dataset_->Open(config_.seed))
-                               .WithContext("%s", config_.plugins.dataset.entry.Title().c_str()));
+    const plugin::PluginChoice& choice = config_.plugins.dataset;
+    ENGINE_RETURN_IF_ERROR(WithKeys(choice, plugin::Answer(dataset_->Open(config_.seed))
+                                                .WithContext("%s", choice.entry.Title().c_str())));
   }
   ENGINE_RETURN_IF_ERROR(CheckInfo(info()));
   ENGINE_ASSIGN_OR_RETURN(class_names_, ReadClassNames(*dataset_));

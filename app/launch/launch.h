@@ -98,7 +98,7 @@ struct LaunchOutcome {
 // error (kAborted or kPeerLost) that names the failed one and its cause, and the returned status is
 // the first primary cause (not kAborted or kPeerLost, while another member has a better one),
 // blamed on its member, its message free of a rank prefix. One that is killed by signal S is
-// kPeerLost with exit_code 128+S. SIGINT, SIGTERM and SIGHUP set stop_requested in every rank;
+// kPeerLost with exit_code 128+S. SIGINT, SIGTERM, SIGHUP and SIGUSR1 set stop_requested in every rank;
 // kInterrupted is then a way to leave that disturbs no other rank, and exit_code is 128 + that
 // signal. A second one kills, unless it comes within a second of the first.
 //

@@ -12,7 +12,7 @@ namespace engine::launch {
 StopSignals::StopSignals() {
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kStopSignals) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&wanted, signal);

@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGHUP as something to poll for, without handlers and without globals.
+// Signals that ask a run to stop, as something to poll for, without handlers and without globals.
 #pragma once
 
 #include <signal.h>
@@ -12,7 +12,10 @@
 
 namespace engine::launch {
 
-// Blocks the three in the calling thread and in every thread and process that it starts
+// A terminal sends INT and, when it goes, HUP; Slurm TERM and, with --signal=USR1@60, USR1.
+inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+// Blocks these in the calling thread and in every thread and process that it starts
 // from then on; the destructor restores the mask. A signal that this process was told to ignore
 // (nohup, a background job of a shell) stays ignored. Throws std::system_error when the process has
 // no descriptor left.

@@ -38,7 +38,7 @@ bool ParseNumber(std::string_view text, T* out) {
 
 bool MayHaveRange(OptionType type) {
   return type == OptionType::kInt || type == OptionType::kFloat || type == OptionType::kInts ||
-         type == OptionType::kString;
+         type == OptionType::kString || type == OptionType::kLayers;
 }
 
 bool HasRange(const OptionSpec& spec) {
@@ -63,6 +63,8 @@ std::vector<double> Ranged(const OwnedOption& value) {
       return {value.number};
     case OptionType::kInts:
       return {value.integers.begin(), value.integers.end()};
+    case OptionType::kLayers:
+      return {value.layers == nullptr ? 0.0 : static_cast<double>(value.layers->size())};
     default:
       return {static_cast<double>(value.string.size())};
   }
@@ -91,7 +93,7 @@ Status CheckOptionSpec(const OptionSpec& spec) {
   }
   if (!(spec.min <= spec.max)) return refuse("has a range whose end is below its start");
   if (spec.min < spec.max && !MayHaveRange(spec.type)) {
-    return refuse("has a range, but neither numbers nor a length");
+    return refuse("has a range, but is neither numbers nor a text or list");
   }
   const std::vector<std::string> choices = Choices(spec);
   const bool is_plugin = spec.type == OptionType::kPlugin;
@@ -135,7 +137,7 @@ Result<OwnedOption> ParseOptionValue(const OptionSpec& spec, std::string_view te
       parsed = ParseList(text, &value.integers);
       break;
     case OptionType::kLayers:
-      parsed = false;  // only a file has them
+      parsed = text.empty();  // only a file has them
       break;
     case OptionType::kString:
     case OptionType::kEnum:
@@ -213,6 +215,7 @@ Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& p
 
 bool IsRequired(const OptionSpec& spec) {
   if (!spec.default_value.view().empty() || spec.type == OptionType::kInts) return false;
+  if (spec.type == OptionType::kLayers) return !HasRange(spec) || spec.min >= 1;
   return spec.type != OptionType::kString || spec.min >= 1;
 }
 
@@ -228,7 +231,9 @@ std::vector<std::string> Choices(const OptionSpec& spec) {
 
 std::string DescribeRange(const OptionSpec& spec) {
   if (HasRange(spec)) {
-    const char* unit = spec.type == OptionType::kString ? " bytes" : "";
+    const char* unit = spec.type == OptionType::kString   ? " bytes"
+                       : spec.type == OptionType::kLayers ? " blocks"
+                                                          : "";
     return NumberText(spec.min) + " .. " + NumberText(spec.max) + unit;
   }
   return Join(Choices(spec), " | ");
@@ -247,6 +252,8 @@ std::string ToText(const OwnedOption& value) {
       for (const int64_t number : value.integers) numbers.push_back(std::to_string(number));
       return "[" + Join(numbers) + "]";
     }
+    case OptionType::kLayers:
+      return value.layers == nullptr ? "none" : std::to_string(value.layers->size()) + " blocks";
     default:
       break;
   }

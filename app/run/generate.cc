@@ -36,30 +36,34 @@ int32_t Draw(const std::vector<float>& logits, const GenerateOptions& options,
 
 }  // namespace
 
-Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
-                             const GenerateOptions& options) {
+Status GenerateTokens(exec::ModelMemory& memory, const GenerateOptions& options,
+                      std::vector<int32_t>* text) {
   const graph::Graph& graph = memory.graph();
   const Shape& input = graph.values[graph.input].spec.shape;
   const Shape& output = graph.values[graph.logits].spec.shape;
-  if (graph.values[graph.input].spec.dtype != DType::kInt32 || input.ndim != 2 ||
-      output[-1] != 256 || !graph.others.empty()) {
-    return Status::Error(StatusCode::kConfig,
-                         "this model does not read bytes of text, so it cannot continue one");
+  const bool fits = graph.values[graph.input].spec.dtype == DType::kInt32 && input.ndim == 2 &&
+                    output.ndim == 3 && output[1] == input[1] && graph.others.empty();
+  if (!fits) {
+    return Status::Error(
+        StatusCode::kConfig,
+        "this model does not read tokens and say which follows each of them, so it "
+        "cannot continue a text");
   }
   const auto context = static_cast<size_t>(input[1]);
-  const auto classes = static_cast<size_t>(output[-1]);
-  std::string text = prompt.empty() ? "\n" : prompt;
-  const size_t begin = text.size();
+  const auto classes = static_cast<size_t>(output[2]);
+  for (const int32_t token : *text) {
+    if (token >= 0 && static_cast<size_t>(token) < classes) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "token %d is outside [0, %zu), the model's vocabulary", token, classes);
+  }
   std::mt19937_64 random(options.seed);
   std::vector<int32_t> tokens(context);
   std::vector<float> logits(classes);
   const TensorView all = memory.logits();
-  while (text.size() < begin + static_cast<size_t>(options.bytes)) {
-    const size_t used = std::min(text.size(), context);
-    for (size_t i = 0; i < used; ++i) {
-      tokens[i] = static_cast<unsigned char>(text[text.size() - used + i]);
-    }
-    std::fill(tokens.begin() + static_cast<int64_t>(used), tokens.end(), 0);
+  for (int64_t i = 0; i < options.count; ++i) {
+    const size_t used = std::min(text->size(), context);
+    std::fill(std::copy(text->end() - static_cast<int64_t>(used), text->end(), tokens.begin()),
+              tokens.end(), 0);
     ENGINE_RETURN_IF_ERROR(memory.SetBatch(tokens.data(), nullptr, 1));
     ENGINE_RETURN_IF_ERROR(memory.RunForward());
     const TensorView last{
@@ -67,9 +71,18 @@ Result<std::string> Generate(exec::ModelMemory& memory, const std::string& promp
         .shape = {static_cast<int64_t>(classes)},
         .dtype = all.dtype};
     ENGINE_RETURN_IF_ERROR(memory.ReadFloats(last, logits.data()));
-    text.push_back(static_cast<char>(Draw(logits, options, random)));
+    text->push_back(Draw(logits, options, random));
   }
-  return text.substr(begin);
+  return {};
+}
+
+Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
+                             const GenerateOptions& options) {
+  const std::string begin = prompt.empty() ? "\n" : prompt;
+  std::vector<int32_t> tokens;
+  for (const char byte : begin) tokens.push_back(static_cast<unsigned char>(byte));
+  ENGINE_RETURN_IF_ERROR(GenerateTokens(memory, options, &tokens));
+  return std::string(tokens.begin() + static_cast<int64_t>(begin.size()), tokens.end());
 }
 
 }  // namespace engine::run

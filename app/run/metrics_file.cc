@@ -5,9 +5,20 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace engine::run {
+namespace {
+
+// Of this process; 0 where the system does not say.
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
 
 using Json = nlohmann::ordered_json;
 
@@ -50,15 +61,19 @@ Status MetricsFile::Write(const train::StepReport& report) {
                {"learning_rate", report.learning_rate},
                {"samples", report.samples},
                {"seconds", report.seconds},
-               {"communication_seconds", nullptr}};
+               {"communication_seconds", nullptr},
+               {"memory_bytes", ResidentBytes()}};
   if (report.communication_seconds) line["communication_seconds"] = *report.communication_seconds;
   return WriteLine(line.dump());
 }
 
 Status MetricsFile::Write(const train::EvaluationReport& report) {
-  const Json line = {{"event", "evaluation"},     {"step", report.step},
-                     {"loss", report.loss},       {"accuracy", report.accuracy},
-                     {"targets", report.targets}, {"seconds", report.seconds}};
+  Json line = {{"event", "evaluation"},
+               {"step", report.step},
+               {"loss", report.loss},
+               {"targets", report.targets},
+               {"seconds", report.seconds}};
+  for (const auto& [name, value] : report.metrics) line[name] = value;
   return WriteLine(line.dump());
 }
 
@@ -66,9 +81,11 @@ Status MetricsFile::WriteCheckpoint(int64_t step, const std::string& path) {
   return WriteLine(Json{{"event", "checkpoint"}, {"step", step}, {"path", path}}.dump());
 }
 
-Status MetricsFile::WritePluginMetric(int32_t rank, std::string_view name, double value) {
-  return WriteLine(
-      Json{{"event", "metric"}, {"rank", rank}, {"name", name}, {"value", value}}.dump());
+Status MetricsFile::WritePluginMetric(int64_t step, int32_t rank, std::string_view name,
+                                      double value) {
+  const Json line = {
+      {"event", "metric"}, {"step", step}, {"rank", rank}, {"name", name}, {"value", value}};
+  return WriteLine(line.dump());
 }
 
 }  // namespace engine::run

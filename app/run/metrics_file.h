@@ -9,11 +9,11 @@
 #include <string_view>
 #include <utility>
 
-#include "core/train/observer.h"
+#include "app/run/metrics.h"
 
 namespace engine::run {
 
-class MetricsFile {
+class MetricsFile final : public MetricsSink {
  public:
   enum class Earlier { kReplace, kKeep };
 
@@ -22,14 +22,13 @@ class MetricsFile {
   // kStorage when it cannot be written.
   static Result<std::unique_ptr<MetricsFile>> Open(const std::string& path,
                                                    Earlier earlier = Earlier::kReplace);
-  ~MetricsFile();
+  ~MetricsFile() override;
 
-  // Each writes one line and hands it to the system, so that a killed run keeps its metrics.
-  // kStorage.
-  Status Write(const train::StepReport& report);
-  Status Write(const train::EvaluationReport& report);
-  Status WriteCheckpoint(int64_t step, const std::string& path);
-  Status WritePluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
+  Status Write(const train::StepReport& report) override;
+  Status Write(const train::EvaluationReport& report) override;
+  Status WriteCheckpoint(int64_t step, const std::string& path) override;
+  Status WritePluginMetric(int64_t step, int32_t rank, std::string_view name,
+                           double value) override;
 
  private:
   MetricsFile(std::FILE* file, std::string path, bool cleared)

@@ -27,6 +27,12 @@ int64_t BatchesOf(const train::RunLength& length, const TrainingAmount& amount) 
 
 }  // namespace
 
+TrainingAmount AmountOf(const DatasetInfo& data, int64_t global_batch) {
+  return {.samples = data.train_samples,
+          .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
+          .global_batch = global_batch};
+}
+
 Result<int64_t> LastStep(const train::RunLength& length, const TrainingAmount& amount,
                          const train::RunStart& start) {
   ENGINE_CHECK(length.steps || length.epochs || length.tokens, "a run without a length");

@@ -6,6 +6,7 @@
 
 #include "core/base/store.h"
 #include "core/train/run_config.h"
+#include "engine/dataset.h"
 #include "engine/status.h"
 
 namespace engine::run {
@@ -16,6 +17,7 @@ struct TrainingAmount {
   int64_t targets_per_sample = 0;
   int64_t global_batch = 0;
 };
+TrainingAmount AmountOf(const DatasetInfo& data, int64_t global_batch);
 
 // The number of the last step of a run: that of RunLength::steps, or the first one with which the
 // run has seen so many epochs, or tokens, of its data. kConfig when it is done already at `start`.

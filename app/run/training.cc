@@ -13,18 +13,24 @@
 #include "app/model/model_graph.h"
 #include "app/plugins/roles.h"
 #include "app/run/answers.h"
+#include "app/run/best.h"
 #include "app/run/checkpoint_wait.h"
+#include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
 #include "app/run/serve.h"
 #include "app/run/write_trace.h"
+#include "app/weights/initial_weights.h"
+#include "app/weights/made_ops.h"
+#include "app/weights/torch_layout.h"
+#include "app/weights/weight_file.h"
 
 namespace engine::run {
 namespace {
 
 checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo& rank,
-                                  const train::RunState& now) {
+                                  const train::RunState& now, const Best& best) {
   return {.step = now.step,
           .config = config.text,
           .optimizer = config.plugins.optimizer.entry.name,
@@ -32,13 +38,34 @@ checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo
           .world_size = rank.world_size,
           .global_batch = now.global_batch,
           .data = now.data,
-          .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch)};
+          .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch),
+          .best = best.Save()};
+}
+
+// The model of a new run with the weights of train.init_from, which every rank reads.
+Result<graph::Graph> BuildWithWeights(const config::Config& config, base::RankContext& rank,
+                                      const model::ModelRequest& request,
+                                      const plugin::OpFactory& ops) {
+  weights::MadeOps made(config.plugins(), ops);
+  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
+                          model::BuildGraph(config.run(), rank, request, made.factory()));
+  ENGINE_ASSIGN_OR_RETURN(const auto file, weights::WeightFile::Open(config.init().from));
+  weights::InitialWeights found;
+  const Status read = weights::ReadInitialWeights(
+      *file, config.init(), weights::TorchLayouts(graph, made), &graph, &found);
+  for (const std::string& note : found.notes) {
+    if (rank.info.rank == 0) rank.Log(LogLevel::kInfo, "train.init_from: " + note);
+  }
+  ENGINE_RETURN_IF_ERROR(read);
+  ENGINE_RETURN_IF_ERROR(
+      launch::CheckSameOnAllRanks(rank, "weights of train.init_from", found.digest));
+  return graph;
 }
 
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.
 Result<train::RunStart> Restore(const std::string& path, const train::RunConfig& config,
                                 base::RankContext& rank, exec::Executor& executor,
-                                const train::RunState& now) {
+                                const train::RunState& now, Best& best) {
   ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint checkpoint,
                           checkpoint::OpenCheckpoint(path));
   if (rank.info.incarnation > 0) {
@@ -49,10 +76,11 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
   }
   ENGINE_RETURN_IF_ERROR(
       launch::CheckSameOnAllRanks(rank, "checkpoint to resume from", checkpoint.digest));
-  const checkpoint::CheckpointInfo run = InfoOf(config, rank.info, now);
+  const checkpoint::CheckpointInfo run = InfoOf(config, rank.info, now, best);
   ENGINE_ASSIGN_OR_RETURN(const train::RunStart start,
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
   ENGINE_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(checkpoint, executor, rank.info));
+  best.Load(checkpoint.info.best);
   if (rank.info.rank != 0) return start;
   for (const auto& warnings :
        {checkpoint::ResumeWarnings(checkpoint.info, run),
@@ -64,27 +92,46 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
 
 // A run without a checkpoint to go on from begins with its first step, also for a rank that takes the
 // place of a lost one.
-Result<train::RunRange> BeginRun(const std::string& resume, const train::RunConfig& config,
+Result<train::RunRange> BeginRun(const std::string& resume, const config::Config& whole,
                                  base::RankContext& rank, const DatasetInfo& data,
-                                 exec::Executor& executor, const train::RunState& now) {
+                                 exec::Executor& executor, const train::RunState& now, Best& best) {
+  const train::RunConfig& config = whole.run();
+  if (whole.best().patience > 0 && executor.updates().asynchronous()) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.early_stopping ends all ranks after the same step, and these run "
+                         "asynchronously: drop it, or choose another update");
+  }
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(
       rank, "before the first step",
       AnswersOfPlugins(config, data, executor) + checkpoint::DescribeRankStates(executor),
       StatusCode::kPlugin));
   train::RunRange range;
   if (!resume.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now));
+    ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now, best));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
-  const TrainingAmount amount = {
-      .samples = data.train_samples,
-      .targets_per_sample = data.targets.empty() ? 1 : data.targets[0].shape.Count(),
-      .global_batch = now.global_batch};
-  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length, amount, range.start));
+  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length,
+                                                    AmountOf(data, now.global_batch), range.start));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
   return range;
+}
+
+// Collective, but for ranks that go asynchronously (TrainerParts::save).
+Status Save(const std::string& path, int64_t keep, const exec::Executor& executor,
+            base::RankContext& rank, const checkpoint::CheckpointInfo& info,
+            RunObserver& observer) {
+  checkpoint::SpillFile spill(path);
+  ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
+                          checkpoint::CollectRankStates(executor, spill));
+  const std::string written = "checkpoint/" + std::to_string(info.step) + path;
+  if (rank.info.rank != 0) return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
+  ENGINE_RETURN_IF_ERROR(
+      checkpoint::WriteCheckpoint(path, executor, info, kept, CheckpointProgress(rank.store)));
+  ENGINE_RETURN_IF_ERROR(checkpoint::KeepNewest(path, info.step, keep));
+  ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(info.step, path));
+  return rank.store.Set(written, "");
 }
 
 // Rank 0 may have more to do than the others, who wait for it: all leave at about the same time.
@@ -118,7 +165,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_RETURN_IF_ERROR(model->RefreshCopies());
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
-      Generate(*model, "", {.bytes = config.output().sample_bytes, .seed = run.seed}));
+      Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
   return observer.OnText("", text);
 }
 
@@ -132,7 +179,7 @@ Status Train(const config::Config& config, base::RankContext& rank, RunObserver&
         {{"config", config.run().text}, {"plugins", plugins::NamesOf(config.plugins())}},
         config.run().communication.timeout_ms, trainer.executor().updates().asynchronous()));
   }
-  const bool stopped = step < trainer.steps();
+  const bool stopped = step < trainer.steps() && !trainer.ended_early();
   const bool shows = rank.info.rank == 0 && output.sample_bytes > 0 && IsText(trainer.data());
   if (shows && !stopped) ENGINE_RETURN_IF_ERROR(ShowText(config, rank, observer, trainer));
   ENGINE_RETURN_IF_ERROR(LeaveTogether(rank));
@@ -158,6 +205,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   // is computed is compared before it is used.
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
+  const auto best = std::make_shared<Best>(config.best(), observer);
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
@@ -166,36 +214,48 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
                          const plugin::OpFactory& ops) -> Result<graph::Graph> {
         ENGINE_RETURN_IF_ERROR(
             launch::CheckSameOnAllRanks(rank, "training data", std::string(data.digest)));
-        return model::BuildGraph(run, rank, model::RequestFor(data, samples, true), ops);
+        const model::ModelRequest request = model::RequestFor(data, samples, true);
+        if (config.init().from.empty() || !resume.empty()) {
+          return model::BuildGraph(run, rank, request, ops);
+        }
+        return BuildWithWeights(config, rank, request, ops);
       },
       .begin =
-          [&, resume, source](exec::Executor& executor, const train::RunState& now) {
-            return BeginRun(resume, run, rank, source->info(), executor, now);
+          [&, resume, source, best](exec::Executor& executor, const train::RunState& now) {
+            return BeginRun(resume, config, rank, source->info(), executor, now, *best);
           },
+      .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
+                      const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
+        ENGINE_ASSIGN_OR_RETURN(
+            const Evaluation done,
+            Evaluate(executor.memory(), data, batches,
+                     {.loss = LossOf(run.plugins.model), .max_samples = run.train.evaluate_samples},
+                     SumByTransfers(executor, rank.info)));
+        return done.report;
+      },
+      .judge = nullptr,
       .check = MakeReplicaCheck(run, rank),
-      .observer = observer,
+      .observer = *best,
       .metrics = std::move(metrics)};
-  if (!output.checkpoint.empty()) {
-    parts.save = [&, source](const exec::Executor& executor, const train::RunState& now) -> Status {
-      checkpoint::SpillFile spill(output.checkpoint);
-      ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
-                              checkpoint::CollectRankStates(executor, spill));
-      const std::string written = "checkpoint/" + std::to_string(now.step);
-      if (rank.info.rank != 0)
-        return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-      checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now);
+  if (!output.checkpoint.empty() || !output.best_checkpoint.empty()) {
+    parts.save = [&, source, best](const exec::Executor& executor, const train::RunState& now,
+                                   bool is_best) -> Status {
+      const std::string& path = is_best ? output.best_checkpoint : output.checkpoint;
+      if (path.empty()) return {};
+      checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now, *best);
       info.class_names = source->class_names();
-      ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(output.checkpoint, executor, info, kept,
-                                                         CheckpointProgress(rank.store)));
-      ENGINE_RETURN_IF_ERROR(
-          checkpoint::KeepNewest(output.checkpoint, now.step, output.keep_checkpoints));
-      ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(now.step, output.checkpoint));
-      return rank.store.Set(written, "");
+      return Save(path, is_best ? 1 : output.keep_checkpoints, executor, rank, info, observer);
     };
   }
-  if (rank.info.rank == 0) {
-    ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
-    if (rank.info.servers > 0) ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
+  if (config.best().patience > 0 || !output.best_checkpoint.empty()) {
+    parts.judge = [&, best]() -> Result<train::Judgement> {
+      ENGINE_ASSIGN_OR_RETURN(const train::Judgement judgement, best->Judge());
+      if (judgement.end) rank.Log(LogLevel::kInfo, best->Describe());
+      return judgement;
+    };
+  }
+  if (rank.info.rank == 0 && rank.info.servers > 0) {
+    ENGINE_RETURN_IF_ERROR(DescribeRunToServers(config, rank));
   }
   return train::Trainer::Create(run, rank, std::move(parts));
 }

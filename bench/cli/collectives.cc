@@ -14,6 +14,8 @@
 namespace engine {
 namespace {
 
+constexpr int32_t kDefaultRanks = 2;  // one has nobody to talk to
+
 struct BenchCollectivesFlags {
   std::string a, b;
   bench::Side a_more, b_more;
@@ -134,11 +136,16 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
   if (!request.ok()) return command::ReportError(request.status());
   if (!flags.link.rate.empty()) {
     bench::LinkOptions link = flags.link;
-    link.hosts = std::max(1, flags.launch.world_size);
+    link.hosts = flags.launch.world_size > 0 ? flags.launch.world_size : kDefaultRanks;
     return RunOnHosts(CommandOfALinkedRank(environment.binary), link, environment,
                       /*timeout_s=*/3600);
   }
-  const auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
+  const bool asked = flags.launch.world_size > 0;
+  if (plan.ok() && !asked && plan->mode == launch::LaunchPlan::Mode::kSpawn) {
+    plan->info.world_size = plan->info.local_world_size = kDefaultRanks;
+    plan->source = "default";
+  }
   if (!plan.ok()) return command::ReportError(plan.status());
   const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
@@ -185,7 +192,9 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
   AddSideFlags(collectives, "a", &flags->a_more, false);
   AddSideFlags(collectives, "b", &flags->b_more, false);
   command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
-  collectives->add_option("-n,--ranks", flags->launch.world_size, "Number of ranks on this machine")
+  collectives
+      ->add_option("-n,--ranks", flags->launch.world_size,
+                   "Number of ranks on this machine (default: those of the launcher, or 2)")
       ->check(CLI::Range(1, bench::kMaxCheckedRanks));
   command::AddLauncher(collectives, &flags->launch);
   command::AddAccessFlags(collectives, &flags->launch.key_file, &flags->launch.insecure);

@@ -38,6 +38,7 @@ std::string TimingColumns(const Timing& timing) {
 }
 
 std::string RatioColumns(const Ratio& ratio) {
+  if (!HasInterval(ratio)) return fmt::format("  {:6.2f}x  too few pairs", ratio.estimate);
   return fmt::format("  {:6.2f}x  {:.2f} to {:.2f}  {}", ratio.estimate, ratio.low, ratio.high,
                      Name(Judge(ratio)));
 }
@@ -97,9 +98,11 @@ std::string TableFoot(const SweepRequest& request, const SweepResult& result) {
     ++compared;
   }
   const auto count = [&](Conclusion conclusion) { return counts[static_cast<int>(conclusion)]; };
-  return fmt::format("Of {} sizes B is faster at {}, slower at {}, not separable at {}\n", compared,
-                     count(Conclusion::kFaster), count(Conclusion::kSlower),
-                     count(Conclusion::kNotSeparable));
+  return fmt::format(
+      "Of {} sizes B is faster at {}, slower at {}, not separable at {}\n"
+      "B over A is the mean over pairs of turns beside each other, not the ratio of the columns\n",
+      compared, count(Conclusion::kFaster), count(Conclusion::kSlower),
+      count(Conclusion::kNotSeparable));
 }
 
 std::string NcclHead(const SweepRequest& request, const SweepConditions& conditions,

@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "bench/report/facts.h"
-#include "bench/report/page_head.h"
-#include "bench/report/svg.h"
 #include "bench/report/train_plots.h"
 #include "bench/report/train_report.h"
+#include "tools/report/page_head.h"
+#include "tools/report/svg.h"
 
 namespace engine::bench {
 namespace {
+
+using report::Escape;
 
 // Of one drawing: beside another one on a wide page, and on a narrow page, where the text of the
 // wide one would be too small.
@@ -94,7 +96,7 @@ std::string FactsPart(const char* title, const std::vector<Fact>& facts) {
 }  // namespace
 
 std::string TrainHtml(const TrainResult& result) {
-  std::string html = std::string(PageHead()) + "<body>\n<main>\n<h1>engine bench train: " +
+  std::string html = std::string(report::PageHead()) + "<body>\n<main>\n<h1>engine bench train: " +
                      Escape(result.request.config_name) + "</h1>\n";
   html += ConclusionPart(result);
   html += "<div class=\"grid\">\n";

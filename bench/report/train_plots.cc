@@ -4,33 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "bench/report/facts.h"
-#include "bench/report/svg.h"
+#include "tools/report/plot.h"
 
 namespace engine::bench {
 namespace {
 
-constexpr double kTop = 10, kBottom = 38, kLeft = 46, kRight = 12;
-constexpr size_t kMaxPoints = 400;  // of one side or curve; more would only overlap
+using report::Axis, report::DrawXAxis, report::DrawYAxis, report::Range, report::Svg;
+using report::kBottom, report::kLeft, report::kRight, report::kTop;
 
-struct Range {
-  double low = std::numeric_limits<double>::infinity();
-  double high = -std::numeric_limits<double>::infinity();
-  void Add(double value) {
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-  // With some air on both sides, and never empty.
-  Range Padded() const {
-    if (!(high >= low)) return {0, 1};
-    const double air = std::max((high - low) * 0.06, std::max(std::fabs(high) * 1e-4, 1e-12));
-    return {low - air, high + air};
-  }
-};
+constexpr size_t kMaxPoints = 400;  // of one side or curve; more would only overlap
 
 const char* CssOf(SideId side) {
   constexpr const char* kClasses[] = {"a", "b", "n"};
@@ -39,36 +25,6 @@ const char* CssOf(SideId side) {
 
 std::string Css(SideId side, const char* rest) {
   return std::string(CssOf(side)) + " " + rest;
-}
-
-double Distance(const std::vector<double>& ticks) {
-  return ticks.size() > 1 ? ticks[1] - ticks[0] : 1;
-}
-
-// Ticks for about one label every `pixels`.
-std::vector<double> TicksFor(const Axis& axis, double pixels) {
-  int wanted = std::max(2, static_cast<int>(std::fabs(axis.to - axis.from) / pixels));
-  std::vector<double> ticks = Ticks(axis.low, axis.high, wanted);
-  // One alone gives no scale.
-  while (ticks.size() < 2 && wanted < 100) ticks = Ticks(axis.low, axis.high, wanted *= 2);
-  return ticks;
-}
-
-void DrawXAxis(Svg& svg, const Axis& x, double top, double bottom, const std::string& label) {
-  const std::vector<double> ticks = TicksFor(x, 70);
-  for (const double tick : ticks) {
-    svg.Line(x(tick), top, x(tick), bottom, "rule");
-    svg.Text(x(tick), bottom + 15, "middle", "tick", TickLabel(tick, Distance(ticks)));
-  }
-  svg.Text((x.from + x.to) / 2, bottom + 32, "middle", "axis", label);
-}
-
-void DrawYAxis(Svg& svg, const Axis& y, double left, double right) {
-  const std::vector<double> ticks = TicksFor(y, 36);
-  for (const double tick : ticks) {
-    svg.Line(left, y(tick), right, y(tick), "rule");
-    svg.Text(left - 6, y(tick) + 4, "end", "tick", TickLabel(tick, Distance(ticks)));
-  }
 }
 
 std::vector<double> StepsOf(const TrainResult& result, SideId side) {

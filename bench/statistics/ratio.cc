@@ -84,13 +84,17 @@ Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& opti
   ratio.high = std::numeric_limits<double>::infinity();
   if (pairs.empty()) return ratio;
   ratio.estimate = std::exp(sum / n);
-  if (pairs.size() < 2) return ratio;
+  if (pairs.size() < kMinPairs) return ratio;
   // A bootstrap of n values sees a variance that is too small by (n - 1) / n.
   const double error = BootstrapDeviation(pairs, options) * std::sqrt(n / (n - 1));
   const double reach = boost::math::quantile(boost::math::students_t(n - 1), 0.975) * error;
   ratio.low = ratio.estimate * std::exp(-reach);
   ratio.high = ratio.estimate * std::exp(reach);
   return ratio;
+}
+
+bool HasInterval(const Ratio& ratio) {
+  return std::isfinite(ratio.high);
 }
 
 Conclusion Judge(const Ratio& ratio) {
@@ -100,6 +104,10 @@ Conclusion Judge(const Ratio& ratio) {
 }
 
 std::string ConclusionText(const Ratio& ratio) {
+  if (!HasInterval(ratio)) {
+    return fmt::format("not separable: no interval from {} pairs, take more blocks",
+                       ratio.by_pair.size());
+  }
   const Conclusion conclusion = Judge(ratio);
   // Of two figures that say the same, the one above 1.
   const bool slower = conclusion == Conclusion::kSlower;

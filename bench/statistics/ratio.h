@@ -5,6 +5,7 @@
 // their mean. The estimate is the geometric mean over pairs of median(A) / median(B).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,9 +30,13 @@ struct BootstrapOptions {
 
 // The interval is Student's t around the estimate, on logarithms, with a standard error from a
 // bootstrap that draws pairs and, inside each, steps; docs/benchmarking.md says why not plain
-// percentiles. One pair alone gives an interval from 0 to infinity. Every pair has times on both
-// sides, all of them above 0.
+// percentiles. Fewer than kMinPairs give no interval: it goes from 0 to infinity. Every pair has
+// times on both sides, all of them above 0.
+constexpr size_t kMinPairs = 3;  // the t of fewer is so wide that it says nothing
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options);
+
+// False: there are too few pairs for one.
+bool HasInterval(const Ratio& ratio);
 
 enum class Conclusion { kFaster, kSlower, kNotSeparable };
 constexpr const char* Name(Conclusion conclusion) {
@@ -43,7 +48,8 @@ constexpr const char* Name(Conclusion conclusion) {
 Conclusion Judge(const Ratio& ratio);
 
 // "B is 1.27x faster than A (95 % interval 1.24 to 1.30)", "B is 1.10x slower than A (...)",
-// "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)".
+// "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)", "not separable:
+// no interval from 2 pairs, take more blocks".
 std::string ConclusionText(const Ratio& ratio);
 
 }  // namespace engine::bench

@@ -156,8 +156,13 @@ Conditions GetConditions(const TrainResult& result) {
 }
 
 std::string ControlInWords(const Ratio& ratio) {
+  if (!HasInterval(ratio)) return "control says nothing: " + ConclusionText(ratio);
   if (Judge(ratio) == Conclusion::kNotSeparable) {
-    return "control passed: A against itself is " + ConclusionText(ratio);
+    // The half-width of the interval: what a real difference has to exceed.
+    return fmt::format(
+        "control passed: A against itself is {}; differences below {:.1f} % would not have been "
+        "seen",
+        ConclusionText(ratio), 100 * (ratio.high / ratio.estimate - 1));
   }
   return "control failed: A against itself, yet " + ConclusionText(ratio) +
          "; the machine was not steady, so take no conclusion from it as it is (more --blocks, "

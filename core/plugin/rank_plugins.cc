@@ -24,12 +24,13 @@ Result<std::unique_ptr<RankPlugins>> RankPlugins::Create(const PluginSelection& 
     ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.hooks[i], &plugins->set_.hooks.emplace_back()));
   }
   if (!is_server) ENGINE_RETURN_IF_ERROR(plugins->Make(chosen.scheduler, &plugins->set_.scheduler));
-  plugins->AbortWithRun(*plugins->set_.communicator);
+  if (plugins->set_.communicator) plugins->AbortWithRun(*plugins->set_.communicator);
   return plugins;
 }
 
 template <typename T>
 Status RankPlugins::Make(const PluginChoice& choice, std::unique_ptr<T>* made) {
+  if (choice.entry.name.empty()) return {};
   hosts_.push_back(std::make_unique<PluginHost>(choice.entry.name, rank_, &set_.device, metrics_));
   hosts_.back()->Offer(choice);
   ENGINE_ASSIGN_OR_RETURN(*made, plugin::Create<T>(choice, *hosts_.back(), rank_.watch));

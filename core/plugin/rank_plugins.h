@@ -14,8 +14,8 @@ namespace engine::plugin {
 
 class RankPlugins {
  public:
-  // Loads and creates the plugins that are `chosen`; of a server the communicator and the optimizer
-  // alone. Both arguments are borrowed. When the run is aborted the communicator is told, so that
+  // Loads and creates the plugins that are `chosen`, of which all but the ops may be none (without a
+  // name); of a server the communicator and the optimizer alone. Both arguments are borrowed. When the run is aborted the communicator is told, so that
   // no wait goes on. `metrics` may be null.
   static Result<std::unique_ptr<RankPlugins>> Create(const PluginSelection& chosen,
                                                      base::RankContext& rank,

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/status.h"
 
@@ -21,11 +23,16 @@ struct StepReport {
                                                 // not known of an accelerator
 };
 
+struct Metric {
+  std::string name;
+  double value = 0;
+};
+
 struct EvaluationReport {
   int64_t step = 0;
   double loss = 0;  // mean over held-out targets
-  double accuracy = 0;
   int64_t targets = 0;
+  std::vector<Metric> metrics;  // what else whoever evaluates has measured
   double seconds = 0;
 };
 

@@ -47,7 +47,7 @@ struct TrainOptions {
   // Samples of one step over all ranks, or of each rank: exactly one of the two is set.
   std::optional<int64_t> global_batch, batch_per_rank;
   // Of step `step` of 1 .. steps.
-  std::function<double(int64_t step, int64_t steps)> learning_rate;
+  std::function<double(int64_t step, int64_t steps, int64_t steps_per_epoch)> learning_rate;
   int64_t evaluate_every = 0;       // steps; 0: only at the end; -1: never
   int64_t evaluate_samples = 0;     // at most so many; 0: all
   int64_t checkpoint_every = 0;     // steps; 0: only at the end

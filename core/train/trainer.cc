@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/train/evaluate.h"
-
 namespace engine::train {
 namespace {
 
@@ -137,12 +135,12 @@ Result<int64_t> Trainer::Run() {
   for (int64_t step = first_step_; step <= range_.last_step; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const bool stop, TrainStep(step));
     if (step == range_.last_step) break;
-    if (stop) {
+    const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+    if (due(train.evaluate_every) && !stop) ENGINE_RETURN_IF_ERROR(Evaluate(step));
+    if (stop || ended_early_) {
       ENGINE_RETURN_IF_ERROR(Checkpoint(step));
       return step;
     }
-    const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
-    if (due(train.evaluate_every)) ENGINE_RETURN_IF_ERROR(Evaluate(step));
     if (due(train.checkpoint_every)) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
   }
   ENGINE_RETURN_IF_ERROR(Settle());
@@ -159,7 +157,8 @@ Result<int64_t> Trainer::Run() {
 // statistics of a step.
 Result<bool> Trainer::TrainStep(int64_t step) {
   ENGINE_ASSIGN_OR_RETURN(const Batch* batch, batches_->Next());
-  const double rate = config_.train.learning_rate(step, range_.last_step);
+  const double rate =
+      config_.train.learning_rate(step, range_.last_step, batches_->steps_per_epoch());
   // By the statistics of the next step, so that it costs no flush.
   const int64_t every = config_.train.check_ranks_every;
   const bool checks = every > 0 && step > first_step_ && (step - 1) % every == 0 &&
@@ -227,11 +226,26 @@ Status Trainer::Evaluate(int64_t step) {
     batches.world_size = 1;
   }
   ENGINE_ASSIGN_OR_RETURN(EvaluationReport report,
-                          EvaluateModel(executor_->memory(), alone ? nullptr : executor_.get(),
-                                        *parts_.data, batches, config_.train.evaluate_samples));
+                          parts_.evaluate(*executor_, *parts_.data, batches));
   report.step = step;
   const bool reports = rank_.info.rank == 0 && report.targets > 0;
-  return reports ? parts_.observer.OnEvaluation(report) : Status();
+  if (reports) ENGINE_RETURN_IF_ERROR(parts_.observer.OnEvaluation(report));
+  return parts_.judge && data().held_out_samples > 0 ? Judge(step) : Status();
+}
+
+// The same on all ranks, because it is rank 0's.
+Status Trainer::Judge(int64_t step) {
+  float flags[2] = {};
+  if (rank_.info.rank == 0) {
+    ENGINE_ASSIGN_OR_RETURN(const Judgement judgement, parts_.judge());
+    flags[0] = judgement.keep ? 1 : 0;
+    flags[1] = judgement.end ? 1 : 0;
+  }
+  // Of ranks that run asynchronously rank 0 is the only one here.
+  const bool alone = executor_->updates().asynchronous();
+  if (!alone) ENGINE_RETURN_IF_ERROR(executor_->AllReduce(flags).WithContext("judgement"));
+  ended_early_ = flags[1] > 0 && !alone;
+  return flags[0] > 0 ? Checkpoint(step, /*best=*/true) : Status();
 }
 
 // Where all updates are done, and no next step tells it.
@@ -246,7 +260,7 @@ Status Trainer::CheckRanks(int64_t step) {
 
 // Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
 // come to rank 0, which alone writes.
-Status Trainer::Checkpoint(int64_t step) {
+Status Trainer::Checkpoint(int64_t step, bool best) {
   ENGINE_RETURN_IF_ERROR(Settle());
   if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
@@ -255,7 +269,7 @@ Status Trainer::Checkpoint(int64_t step) {
   ENGINE_RETURN_IF_ERROR(CheckRanks(step));
   ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
   if (!first) executor_->DropCollectedStates();
-  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step)));
+  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), best));
   executor_->DropCollectedStates();
   return {};
 }

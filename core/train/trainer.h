@@ -24,6 +24,12 @@ struct RunState {
   int64_t batch = 0;    // BatchRequest::first_step of the next step
 };
 
+// What follows from an evaluation.
+struct Judgement {
+  bool keep = false;  // TrainerParts::save, with `best`
+  bool end = false;   // the run, as if this were its last step
+};
+
 // What the program around a trainer does for it. Called on the thread of the rank.
 struct TrainerParts {
   std::unique_ptr<BatchSource> data;  // not opened yet
@@ -38,8 +44,16 @@ struct TrainerParts {
   std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
   // Collective, but for ranks that go asynchronously, of which rank 0 calls it alone. On rank 0: keeps
   // the parameters, the states that the executor has collected, and what each rank keeps for itself. On
-  // the others: waits until rank 0 has done so. Null, on all ranks alike: there are no checkpoints.
-  std::function<Status(const exec::Executor& executor, const RunState& now)> save;
+  // the others: waits until rank 0 has done so. `best`: beside the checkpoint that a run goes on from. Null,
+  // on all ranks alike: there are no checkpoints.
+  std::function<Status(const exec::Executor& executor, const RunState& now, bool best)> save;
+  // Measures the model on what is requested of `data`, together with the other ranks of the request, all
+  // of which get the same report. No targets in it: there is nothing to evaluate on.
+  std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
+                                         const BatchRequest& batches)>
+      evaluate;
+  // What rank 0 thinks of the evaluation that the observer was told last. Null, on all ranks alike: nothing.
+  std::function<Result<Judgement>()> judge;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;
@@ -59,6 +73,7 @@ class Trainer {
   Result<int64_t> Run();
 
   int64_t steps() const { return range_.last_step; }  // of the whole run
+  bool ended_early() const { return ended_early_; }   // by a judgement
   exec::Executor& executor() { return *executor_; }
   plugin::RankPlugins& plugins() { return *plugins_; }
   DatasetInfo data() const { return parts_.data->info(); }
@@ -76,8 +91,9 @@ class Trainer {
   Result<bool> Report(const exec::StepResult& result);
   Status Settle();
   Status Evaluate(int64_t step);
+  Status Judge(int64_t step);
   Status CheckRanks(int64_t step);
-  Status Checkpoint(int64_t step);
+  Status Checkpoint(int64_t step, bool best = false);
 
   const RunConfig& config_;
   base::RankContext& rank_;
@@ -89,7 +105,8 @@ class Trainer {
   int abort_token_ = 0;                  // of the executor's part in the end of the run
   std::unique_ptr<BatchStream> batches_;
   RunRange range_;
-  int64_t first_step_ = 1;             // of this rank
+  int64_t first_step_ = 1;  // of this rank
+  bool ended_early_ = false;
   std::deque<StepReport> unreported_;  // whose statistics have not come
 };
 

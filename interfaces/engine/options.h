@@ -62,7 +62,8 @@ struct FixedString {
 // An empty `default_value` makes an option required, but for a string, which is then empty, and for
 // ints, of which there are then none; a default of ints is "2,2". min < max makes a range
 // (inclusive): of a number, of each of ints, of the bytes of a string, so that one without default
-// and with min = 1 is required; min = max = 0 makes none. A default must be in the range. `choices`
+// and with min = 1 is required, of the number of layers, likewise; min = max = 0 makes none, and
+// needs a layer. A default must be in the range. `choices`
 // lists the words of an enum, separated by '|'; a configuration writes them in quotes, or without
 // if all are in capitals; of a plugin it is the kind that it must be of, "communicator" or
 // "scheduler". `scope` is empty for an option of the plugin, or the name of the op whose attribute

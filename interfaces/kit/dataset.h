@@ -74,7 +74,14 @@ class ReadDataset : public DatasetBase, public ClassNamesBase {
   }
   Status Open(uint64_t seed) noexcept final {
     seed_ = seed;
-    return CatchNoMemory([this] { return Read(); });
+    return CatchNoMemory([this]() -> Status {
+      ENGINE_RETURN_IF_ERROR(Read());
+      for (std::string& name : class_names_) {  // as files and folders may have them
+        std::replace_if(
+            name.begin(), name.end(), [](unsigned char c) { return c < ' '; }, ' ');
+      }
+      return {};
+    });
   }
   TextView ClassName(uint32_t target, int64_t number) const noexcept final {
     const auto at = static_cast<size_t>(number);

@@ -54,9 +54,8 @@ inline bool SayIfAllWait(const ModelInfo& model, Host& host) noexcept {
       model.gate == UpdateGate::kGlobal && model.sharded == 0 && model.served == 0;
   if (all_wait && model.world_size > 1 && host.rank_info().rank == 0) {
     host.Log(LogLevel::kWarning,
-             "the optimizer or a hook (such as norm clipping) needs all gradients before the first "
-             "update, so transfers overlap with backward, in ready order, but not with the next "
-             "forward pass: shard the optimizer, and the gather of the updated parameters does");
+             "updates wait for all gradients: transfers overlap with backward only; see "
+             "train.shard_optimizer");
   }
   return all_wait;
 }

@@ -1,17 +1,20 @@
-// cifar10: small colour images with one of ten classes: the binary version of CIFAR-10 (Krizhevsky:
-// Learning multiple layers of features from tiny images, 2009; www.cs.toronto.edu/~kriz/cifar.html).
+// cifar10: small colour images with one of 10 or 100 classes: the binary versions of CIFAR-10 and
+// CIFAR-100 (Krizhevsky: Learning multiple layers of features from tiny images, 2009;
+// www.cs.toronto.edu/~kriz/cifar.html).
 //
-//   file   = record{1 ..}                    10,000 in the files of the set
-//   record = label plane plane plane         red, green, blue: 3073 bytes
-//   label  = one byte, 0 .. 9
+//   file   = record{1 ..}                         any number of them
+//   record = label{1 or 2} plane plane plane      red, green, blue
+//   label  = one byte; of CIFAR-100 the coarse one, 0 .. 19, and the fine one, 0 .. 99
 //   plane  = one byte for each of 32 x 32 pixels, row by row
 //
-// data_batch_1.bin to data_batch_5.bin are trained on, test_batch.bin is held out; files of any
-// number of records are taken. Samples of (3, 32, 32) float32: each plane with mean 0 and standard
-// deviation 1 over the 50,000 training images of CIFAR-10.
+// data_batch_1.bin to data_batch_5.bin, or train.bin, are trained on; test_batch.bin, or test.bin, is
+// held out. Files of names, a line for each class, are read where they are. Samples of (3, 32, 32)
+// float32: each plane with mean 0 and standard deviation 1 over the 50,000 training images of the set.
 #include <array>
 #include <cinttypes>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,46 +27,107 @@
 namespace engine::cifar10 {
 namespace {
 
-constexpr int64_t kClasses = 10;
 constexpr int64_t kChannels = 3, kSide = 32;
 constexpr int64_t kPlaneBytes = kSide * kSide;
-constexpr int64_t kRecordBytes = 1 + kChannels * kPlaneBytes;
-// Of the training images, with pixels from 0 to 1.
-constexpr float kMean[kChannels] = {0.4914f, 0.4822f, 0.4465f};
-constexpr float kDeviation[kChannels] = {0.2470f, 0.2435f, 0.2616f};
+
+struct Set {
+  std::string_view name;  // value of the option `labels`
+  const char* title;
+  int64_t classes, label_bytes, label;  // `label`: which of the bytes
+  std::array<const char*, 5> train;     // names of files, then nulls
+  const char *held_out, *names;
+  // Of the training images, with pixels from 0 to 1.
+  float mean[kChannels], deviation[kChannels];
+
+  int64_t record_bytes() const { return label_bytes + kChannels * kPlaneBytes; }
+};
+
+const Set& SetOf(std::string_view labels) {
+  static constexpr Set kSets[] = {{"cifar10",
+                                   "CIFAR-10",
+                                   10,
+                                   1,
+                                   0,
+                                   {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                    "data_batch_4.bin", "data_batch_5.bin"},
+                                   "test_batch.bin",
+                                   "batches.meta.txt",
+                                   {0.4914f, 0.4822f, 0.4465f},
+                                   {0.2470f, 0.2435f, 0.2616f}},
+                                  {"cifar100_fine",
+                                   "CIFAR-100",
+                                   100,
+                                   2,
+                                   1,
+                                   {"train.bin"},
+                                   "test.bin",
+                                   "fine_label_names.txt",
+                                   {0.5071f, 0.4865f, 0.4409f},
+                                   {0.2673f, 0.2564f, 0.2762f}},
+                                  {"cifar100_coarse",
+                                   "CIFAR-100",
+                                   20,
+                                   2,
+                                   0,
+                                   {"train.bin"},
+                                   "test.bin",
+                                   "coarse_label_names.txt",
+                                   {0.5071f, 0.4865f, 0.4409f},
+                                   {0.2673f, 0.2564f, 0.2762f}}};
+  for (const Set& set : kSets) {
+    if (set.name == labels) return set;
+  }
+  return kSets[0];
+}
 
 // What each value of a pixel becomes.
 using PixelTable = std::array<std::array<float, 256>, kChannels>;
 
-PixelTable MakePixelTable() {
+PixelTable MakePixelTable(const Set& set) {
   PixelTable table;
   for (size_t channel = 0; channel < kChannels; ++channel) {
     for (size_t value = 0; value < 256; ++value) {
       table[channel][value] =
-          (static_cast<float>(value) / 255.0f - kMean[channel]) / kDeviation[channel];
+          (static_cast<float>(value) / 255.0f - set.mean[channel]) / set.deviation[channel];
     }
   }
   return table;
 }
 
-Status CheckRecords(const std::string& path, const kit::MappedFile& file) {
+Status CheckRecords(const Set& set, const std::string& path, const kit::MappedFile& file) {
   const auto bytes = file.bytes();
-  const int64_t size = static_cast<int64_t>(bytes.size());
-  if (size == 0 || size % kRecordBytes != 0) {
+  const int64_t size = static_cast<int64_t>(bytes.size()), record = set.record_bytes();
+  if (size == 0 || size % record != 0) {
     return Status::Error(StatusCode::kBadData,
                          "%s: %" PRId64 " bytes are no whole number of records of %" PRId64
-                         " bytes (a label and an image); is it of the binary version of CIFAR-10?",
-                         path.c_str(), size, kRecordBytes);
+                         " bytes (labels and an image); is it of the binary version of %s?",
+                         path.c_str(), size, record, set.title);
   }
-  for (int64_t offset = 0; offset < size; offset += kRecordBytes) {
-    const uint8_t label = bytes[static_cast<size_t>(offset)];
-    if (label < kClasses) continue;
+  for (int64_t begin = 0; begin < size; begin += record) {
+    const int64_t offset = begin + set.label;
+    const int label = bytes[static_cast<size_t>(offset)];
+    if (label < set.classes) continue;
     return Status::Error(StatusCode::kBadData,
                          "%s: the label of record %" PRId64 ", at offset %" PRId64
-                         ", is %d; the classes are 0 to 9",
-                         path.c_str(), offset / kRecordBytes, offset, label);
+                         ", is %d; the classes are 0 to %" PRId64,
+                         path.c_str(), begin / record, offset, label, set.classes - 1);
   }
   return {};
+}
+
+// The lines of a file that need not be there; none if they are not as many as the classes.
+std::vector<std::string> ReadNames(const Set& set, const std::string& folder) {
+  const auto file = kit::MappedFile::Open(folder + "/" + set.names);
+  std::vector<std::string> names(1);
+  if (file.ok()) {
+    for (const uint8_t byte : file->bytes()) {
+      if (byte == '\n' && !names.back().empty()) names.emplace_back();
+      if (byte > ' ') names.back() += static_cast<char>(byte);
+    }
+  }
+  if (names.back().empty()) names.pop_back();
+  if (static_cast<int64_t>(names.size()) != set.classes) names.clear();
+  return names;
 }
 
 // What is trained on, or what is held out.
@@ -74,13 +138,14 @@ struct Files {
   int64_t samples() const { return ends.empty() ? 0 : ends.back(); }
 
   // Every label is checked here.
-  Status Open(const std::string& folder, const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
+  Status Open(const Set& set, const std::string& folder, std::span<const char* const> names) {
+    for (const char* const name : names) {
+      if (name == nullptr) continue;
       const std::string path = folder + "/" + name;
       auto file = kit::MappedFile::Open(path);
       if (!file.ok()) return file.status().WithContext("data.cifar10");
-      ENGINE_RETURN_IF_ERROR(CheckRecords(path, *file));
-      ends.push_back(samples() + static_cast<int64_t>(file->bytes().size()) / kRecordBytes);
+      ENGINE_RETURN_IF_ERROR(CheckRecords(set, path, *file));
+      ends.push_back(samples() + static_cast<int64_t>(file->bytes().size()) / set.record_bytes());
       files.push_back(std::move(*file));
     }
     return {};
@@ -93,9 +158,13 @@ class Cifar10 final : public kit::ReadDataset {
       : ReadDataset(
             "cifar10 " + std::string(options.String("path")),
             {.name = "image", .shape = {kChannels, kSide, kSide}, .content = TensorContent::kImage},
-            {.name = "label", .shape = {}, .dtype = DType::kInt32, .classes = kClasses}),
+            {.name = "label",
+             .shape = {},
+             .dtype = DType::kInt32,
+             .classes = SetOf(options.String("labels")).classes}),
         folder_(options.String("path")),
-        pixels_(MakePixelTable()) {}
+        set_(SetOf(options.String("labels"))),
+        pixels_(MakePixelTable(set_)) {}
 
   Status Fill(const FillCall& call) const noexcept override {
     const Files& from = call.split == Split::kTrain ? train_ : held_out_;
@@ -103,8 +172,9 @@ class Cifar10 final : public kit::ReadDataset {
     auto* label = static_cast<int32_t*>(call.tensors[1]);
     for (const int64_t index : call.indices) {
       const auto [file, number] = kit::Locate(from.ends, index);
-      const uint8_t* record = from.files[file].bytes().data() + number * kRecordBytes;
-      *label++ = *record++;
+      const uint8_t* record = from.files[file].bytes().data() + number * set_.record_bytes();
+      *label++ = record[set_.label];
+      record += set_.label_bytes;
       for (const std::array<float, 256>& table : pixels_) {
         for (int64_t i = 0; i < kPlaneBytes; ++i) *out++ = table[*record++];
       }
@@ -114,10 +184,9 @@ class Cifar10 final : public kit::ReadDataset {
 
  private:
   Status Read() override {
-    ENGINE_RETURN_IF_ERROR(
-        train_.Open(folder_, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                              "data_batch_4.bin", "data_batch_5.bin"}));
-    ENGINE_RETURN_IF_ERROR(held_out_.Open(folder_, {"test_batch.bin"}));
+    ENGINE_RETURN_IF_ERROR(train_.Open(set_, folder_, set_.train));
+    ENGINE_RETURN_IF_ERROR(held_out_.Open(set_, folder_, {&set_.held_out, 1}));
+    class_names_ = ReadNames(set_, folder_);
     train_samples_ = train_.samples();
     held_out_samples_ = held_out_.samples();
     kit::Digest digest;
@@ -130,6 +199,7 @@ class Cifar10 final : public kit::ReadDataset {
 
   // Constant after Open.
   const std::string folder_;
+  const Set& set_;
   const PixelTable pixels_;
   Files train_, held_out_;
 };
@@ -140,11 +210,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     {.name = "cifar10",
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
-     .doc = "the binary version of CIFAR-10",
+     .doc = "the binary versions of CIFAR-10 and CIFAR-100",
      .create = kit::Create<Cifar10>},
     NoOps(),
     std::array{kit::PathOption("path", kit::Path::kRequired,
-                               "the folder with data_batch_1.bin to data_batch_5.bin, and "
-                               "test_batch.bin, which is held out")});
+                               "the folder with data_batch_1.bin to data_batch_5.bin and "
+                               "test_batch.bin, or with train.bin and test.bin"),
+               kit::EnumOption("labels", "cifar10", "cifar10|cifar100_fine|cifar100_coarse",
+                               "which set, and of CIFAR-100 which of its labels")});
 
 }  // namespace engine::cifar10

@@ -37,7 +37,8 @@ ENGINE_TARGET_CLONES double SumOfSquares(const float* data, int64_t count) noexc
 
 class ClipNorm final : public GlobalHook {
  public:
-  explicit ClipNorm(const Options& options) noexcept : max_norm_(options.Float("max_norm")) {}
+  ClipNorm(Host& host, const Options& options) noexcept
+      : host_(host), max_norm_(options.Float("max_norm")) {}
 
   Status BeginStep(uint64_t step) noexcept override {
     step_ = step;
@@ -94,9 +95,11 @@ class ClipNorm final : public GlobalHook {
     const double sum =
         sums_are_shared_ ? shared_sums_[0] + shared_sums_[1] * kLargeBucket : SumOfSeen();
     const double norm = std::sqrt(sum);
+    host_.Metric("gradient_norm", norm);
     return norm > max_norm_ ? max_norm_ / norm : 1;
   }
 
+  Host& host_;
   const double max_norm_;
   float shared_sums_[2] = {};
   bool sums_are_shared_ = false;  // in this step: shared_sums_ is of all ranks
@@ -108,7 +111,7 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   FlatKernel *square = nullptr, *scale = nullptr;
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "sum_of_squares", &square));
   ENGINE_RETURN_IF_ERROR(kit::FindKernel(host, "clip_norm", "clip_norm", &scale));
-  if (!scale) return kit::Make<ClipNorm>(out, options);
+  if (!scale) return kit::Make<ClipNorm>(out, host, options);
   return kit::Make<DeviceClipNorm>(out, options.Float("max_norm"), *host.device(), *square, *scale);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kit/loss_model.h"
 #include "kit/model.h"
 
 namespace engine::cnn {
@@ -11,14 +12,14 @@ namespace {
 using kit::Bool;
 using kit::Int;
 
-class Cnn final : public ModelBase {
+class Cnn final : public kit::LossModel {
  public:
   explicit Cnn(const Options& options)
-      : channels_(options.Ints("channels").begin(), options.Ints("channels").end()),
-        sync_batch_norm_(options.Bool("sync_batch_norm")),
-        loss_(options.String("loss")) {}
+      : LossModel(options),
+        channels_(options.Ints("channels").begin(), options.Ints("channels").end()),
+        sync_batch_norm_(options.Bool("sync_batch_norm")) {}
 
-  Status Build(ModelBuilder& builder) const noexcept override {
+  Result<ModelValue> Predict(ModelBuilder& builder) const override {
     ENGINE_ASSIGN_OR_RETURN(ModelValue x, kit::ChannelsLast(builder, "cnn"));
     for (size_t i = 0; i < channels_.size(); ++i) {
       const std::string number = std::to_string(i + 1);
@@ -31,15 +32,13 @@ class Cnn final : public ModelBase {
     }
     ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "pool", "max_pool", {x}, {Int("kernel", 2)}));
     ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "flatten", "flatten", {x}));
-    ENGINE_ASSIGN_OR_RETURN(const int64_t units, kit::OutputUnits(builder, "cnn"));
-    ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "fc", "linear", {x}, {Int("units", units)}));
-    return kit::PredictTarget(builder, x, loss_);
+    ENGINE_ASSIGN_OR_RETURN(const int64_t units, OutputUnits(builder));
+    return kit::Apply(builder, "fc", "linear", {x}, {Int("units", units)});
   }
 
  private:
   const std::vector<int64_t> channels_;
   const bool sync_batch_norm_;
-  const std::string loss_;
 };
 
 }  // namespace
@@ -51,11 +50,10 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "convolutions with batch norm over images, max pooling, a fully connected layer",
      .create = kit::Create<Cnn>},
     NoOps(),
-    std::array{
+    kit::WithLoss(std::array{
         kit::IntsOption("channels", "32,64", 1, 1 << 16, "of each convolution"),
         kit::BoolOption(
             "sync_batch_norm", "true",
-            "statistics over the batch of all ranks, so that their number makes no difference"),
-        kit::LossOption()});
+            "statistics over the batch of all ranks, so that their number makes no difference")}));
 
 }  // namespace engine::cnn

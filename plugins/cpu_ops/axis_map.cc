@@ -6,25 +6,38 @@
 namespace engine::cpu_ops {
 namespace {
 
+// Terms of one target.
+struct Terms {
+  const AxisMap::Term *begin, *end;
+
+  Terms(const AxisMap& map, int64_t target) noexcept
+      : begin(map.begin(target)), end(map.end(target)) {}
+};
+
+// One target, for `lanes` channels from `source` on.
+CPU_OPS_INLINE Float16 SumOf(const PlaneMap& map, const Terms& rows, const Terms& columns,
+                             const float* source, int64_t lanes) noexcept {
+  Float16 total = {};
+  for (const AxisMap::Term* row = rows.begin; row != rows.end; ++row) {
+    const float* from = source + row->source * map.width * map.channels;
+    for (const AxisMap::Term* column = columns.begin; column != columns.end; ++column) {
+      total += Load(from + column->source * map.channels, lanes) * (row->weight * column->weight);
+    }
+  }
+  return total;
+}
+
 // Rows [begin, end) of the target, which are counted over all samples.
 CPU_OPS_KERNEL void MapRows(const PlaneMap& map, int64_t begin, int64_t end) {
   const int64_t height = map.rows.targets(), width = map.columns.targets();
   for (int64_t at = begin; at < end; ++at) {
     const float* plane = map.source + at / height * map.height * map.width * map.channels;
-    const AxisMap::Term* const row_begin = map.rows.begin(at % height);
-    const AxisMap::Term* const row_end = map.rows.end(at % height);
+    const Terms rows(map.rows, at % height);
     for (int64_t x = 0; x < width; ++x) {
+      const Terms columns(map.columns, x);
       for (int64_t c = 0; c < map.channels; c += kLanes) {
         const int64_t lanes = LanesAt(c, map.channels);
-        Float16 total = {};
-        for (const AxisMap::Term* row = row_begin; row != row_end; ++row) {
-          const float* source = plane + row->source * map.width * map.channels + c;
-          const AxisMap::Term* const last = map.columns.end(x);
-          for (const AxisMap::Term* term = map.columns.begin(x); term != last; ++term) {
-            total +=
-                Load(source + term->source * map.channels, lanes) * (row->weight * term->weight);
-          }
-        }
+        const Float16 total = SumOf(map, rows, columns, plane + c, lanes);
         float* target = map.target + (at * width + x) * map.channels + c;
         Store(target, map.sum ? total + Load(target, lanes) : total, lanes);
       }

@@ -5,17 +5,19 @@
 namespace engine::cpu_ops {
 namespace {
 
-// A tile of kRows x kColumns registers.
-template <int kRows, int kColumns>
+// A tile of kRows x kColumns vectors.
+template <typename V, int kRows, int kColumns>
 struct Tile {
-  Float16 at[kRows][kColumns];
+  static constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+
+  V at[kRows][kColumns];
 
   CPU_OPS_INLINE void Fill(const float* bias) noexcept {
 #pragma GCC unroll 14
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
       for (int j = 0; j < kColumns; ++j) {
-        at[i][j] = bias != nullptr ? Load(bias + j * kLanes) : Float16{};
+        at[i][j] = bias != nullptr ? LoadAs<V>(bias + j * kLanes) : V{};
       }
     }
   }
@@ -26,7 +28,7 @@ struct Tile {
 #pragma GCC unroll 2
       for (int j = 0; j < kColumns; ++j) {
         float* lanes = target + i * stride + j * kLanes;
-        Store(lanes, sum ? at[i][j] + Load(lanes) : at[i][j]);
+        StoreAs(lanes, sum ? at[i][j] + LoadAs<V>(lanes) : at[i][j]);
       }
     }
   }
@@ -41,12 +43,12 @@ struct TileTarget {
 
 // The rows of a tile are reached from a third as many pointers, each with the offsets 0, 1 and 2
 // strides: one pointer a row would not fit into the registers.
-template <int kRows, int kColumns>
+template <typename V, int kRows, int kColumns>
 CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
                               TileTarget target) noexcept {
   constexpr int kPointers = (kRows + 2) / 3;
   const int64_t stride = product.tiled.source_step;
-  Tile<kRows, kColumns> tile;
+  Tile<V, kRows, kColumns> tile;
   tile.Fill(product.bias);
   for (int64_t s = 0; s < product.segments; ++s) {
     const float* panel = product.panel + s * product.panel_segment;
@@ -57,9 +59,9 @@ CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
         rows[i] = source + s * product.source_segment + t * product.source_tap + 3 * i * stride;
       }
       for (int64_t k = 0; k < product.length; ++k) {
-        Float16 weights[kColumns];
+        V weights[kColumns];
 #pragma GCC unroll 2
-        for (int j = 0; j < kColumns; ++j) weights[j] = Load(panel + j * kLanes);
+        for (int j = 0; j < kColumns; ++j) weights[j] = LoadAs<V>(panel + j * tile.kLanes);
         panel += product.panel_stride;
 #pragma GCC unroll 14
         for (int i = 0; i < kRows; ++i) {
@@ -79,10 +81,10 @@ CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
   tile.Write(target.data, target.stride, target.sum);
 }
 
-template <int kRows, int kColumns>
+template <typename V, int kRows, int kColumns>
 CPU_OPS_INLINE void OuterTile(const OuterProduct& product, const float* first,
                               TileTarget result) noexcept {
-  Tile<kRows, kColumns> tile;
+  Tile<V, kRows, kColumns> tile;
   tile.Fill(nullptr);
   const PositionLoop& outer = product.loops[0];
   const PositionLoop& middle = product.loops[1];
@@ -92,9 +94,9 @@ CPU_OPS_INLINE void OuterTile(const OuterProduct& product, const float* first,
       const float* source = first + a * outer.source_step + b * middle.source_step;
       const float* target = product.target + a * outer.target_step + b * middle.target_step;
       for (int64_t c = 0; c < inner.count; ++c) {
-        Float16 lanes[kColumns];
+        V lanes[kColumns];
 #pragma GCC unroll 2
-        for (int j = 0; j < kColumns; ++j) lanes[j] = Load(target + j * kLanes);
+        for (int j = 0; j < kColumns; ++j) lanes[j] = LoadAs<V>(target + j * tile.kLanes);
 #pragma GCC unroll 14
         for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -110,16 +112,19 @@ CPU_OPS_INLINE void OuterTile(const OuterProduct& product, const float* first,
 
 // A function of its own for every height and width of a tile: in one large function the compiler
 // would not keep the tiles in registers.
-#define CPU_OPS_TILE(rows, columns)                                                             \
-  CPU_OPS_KERNEL void Panel##rows##x##columns(const PanelProduct& product, const float* source, \
-                                              TileTarget target) {                              \
-    PanelTile<rows, columns>(product, source, target);                                          \
-  }                                                                                             \
-  CPU_OPS_KERNEL void Outer##rows##x##columns(const OuterProduct& product, const float* source, \
-                                              TileTarget target) {                              \
-    OuterTile<rows, columns>(product, source, target);                                          \
+#define CPU_OPS_TILE(V, rows, columns)                                                             \
+  CPU_OPS_KERNEL void Panel##rows##x##columns##V(const PanelProduct& product, const float* source, \
+                                                 TileTarget target) {                              \
+    PanelTile<V, rows, columns>(product, source, target);                                          \
+  }                                                                                                \
+  CPU_OPS_KERNEL void Outer##rows##x##columns##V(const OuterProduct& product, const float* source, \
+                                                 TileTarget target) {                              \
+    OuterTile<V, rows, columns>(product, source, target);                                          \
   }
-#define CPU_OPS_TILES(rows) CPU_OPS_TILE(rows, 1) CPU_OPS_TILE(rows, 2)
+#define CPU_OPS_TILES(rows)      \
+  CPU_OPS_TILE(Float8, rows, 1)  \
+  CPU_OPS_TILE(Float16, rows, 1) \
+  CPU_OPS_TILE(Float16, rows, 2)
 CPU_OPS_TILES(1)
 CPU_OPS_TILES(2)
 CPU_OPS_TILES(3)
@@ -140,26 +145,32 @@ CPU_OPS_TILES(14)
 template <typename Product>
 using TileKernel = void (*)(const Product& product, const float* source, TileTarget target);
 
-// By width (one or two registers) and height of the tile, both less one.
-#define CPU_OPS_HEIGHTS(name, columns)                                                             \
-  {                                                                                                \
-    name##1x##columns, name##2x##columns, name##3x##columns, name##4x##columns, name##5x##columns, \
-        name##6x##columns, name##7x##columns, name##8x##columns, name##9x##columns,                \
-        name##10x##columns, name##11x##columns, name##12x##columns, name##13x##columns,            \
-        name##14x##columns                                                                         \
+// By width (half a register, one or two) and height of the tile less one.
+#define CPU_OPS_HEIGHTS(name, width)                                                          \
+  {                                                                                           \
+    name##1x##width, name##2x##width, name##3x##width, name##4x##width, name##5x##width,      \
+        name##6x##width, name##7x##width, name##8x##width, name##9x##width, name##10x##width, \
+        name##11x##width, name##12x##width, name##13x##width, name##14x##width                \
   }
-const TileKernel<PanelProduct> kPanelKernels[2][kMaxTileRows] = {CPU_OPS_HEIGHTS(Panel, 1),
-                                                                 CPU_OPS_HEIGHTS(Panel, 2)};
-const TileKernel<OuterProduct> kOuterKernels[2][kMaxTileRows] = {CPU_OPS_HEIGHTS(Outer, 1),
-                                                                 CPU_OPS_HEIGHTS(Outer, 2)};
+const TileKernel<PanelProduct> kPanelKernels[3][kMaxTileRows] = {CPU_OPS_HEIGHTS(Panel, 1Float8),
+                                                                 CPU_OPS_HEIGHTS(Panel, 1Float16),
+                                                                 CPU_OPS_HEIGHTS(Panel, 2Float16)};
+const TileKernel<OuterProduct> kOuterKernels[3][kMaxTileRows] = {CPU_OPS_HEIGHTS(Outer, 1Float8),
+                                                                 CPU_OPS_HEIGHTS(Outer, 1Float16),
+                                                                 CPU_OPS_HEIGHTS(Outer, 2Float16)};
 #undef CPU_OPS_HEIGHTS
+
+// Which width holds so many columns.
+int64_t WidthFor(int64_t columns) noexcept {
+  return columns <= kLanes / 2 ? 0 : columns <= kLanes ? 1 : 2;
+}
 
 // Runs the kernel for a tile of `rows` x `columns`. One that does not fill its registers goes by
 // way of a buffer, so that nothing is written beside it.
 template <typename Product>
 void RunTile(const TileKernel<Product> (&kernels)[kMaxTileRows], const Product& product,
              const float* source, int64_t rows, int64_t columns, TileTarget target) noexcept {
-  if (columns % kLanes == 0) {
+  if (columns == PaddedColumns(columns)) {
     kernels[rows - 1](product, source, target);
     return;
   }
@@ -188,7 +199,7 @@ void ForTiles(int64_t count, int64_t most, const Body& body) noexcept {
 }  // namespace
 
 void MultiplyPanel(const PanelProduct& product) noexcept {
-  const auto& kernels = kPanelKernels[product.columns > kLanes ? 1 : 0];
+  const auto& kernels = kPanelKernels[WidthFor(product.columns)];
   for (int64_t a = 0; a < product.outer.count; ++a) {
     for (int64_t b = 0; b < product.middle.count; ++b) {
       const float* source =
@@ -205,7 +216,7 @@ void MultiplyPanel(const PanelProduct& product) noexcept {
 }
 
 void AddOuterProducts(const OuterProduct& product) noexcept {
-  const auto& kernels = kOuterKernels[product.columns > kLanes ? 1 : 0];
+  const auto& kernels = kOuterKernels[WidthFor(product.columns)];
   ForTiles(product.channels, kMaxTileRows, [&](int64_t channel, int64_t rows) {
     RunTile(kernels, product, product.source + channel, rows, product.columns,
             {product.result + channel * product.result_stride, product.result_stride, product.sum});

@@ -9,6 +9,10 @@ namespace engine::cpu_ops {
 
 // Columns of a packed panel of weights: two registers of 16 floats.
 constexpr int64_t kPanelColumns = 32;
+// What is read for so many columns: a half register, or whole ones.
+constexpr int64_t PaddedColumns(int64_t columns) noexcept {
+  return columns <= 8 ? 8 : (columns + 15) / 16 * 16;
+}
 // Rows of a tile in registers: with two columns of registers these are 28 of the 32.
 constexpr int64_t kMaxTileRows = 14;
 
@@ -23,7 +27,7 @@ struct PositionLoop {
 //   target[p][j] (+)= bias[j] + sum over s < segments, t < taps, k < length of
 //                     source[p][s * source_segment + t * source_tap + k] *
 //                     panel[s * panel_segment + (t * length + k) * panel_stride + j]
-// The panel is readable up to the next multiple of 16 columns; so is the bias.
+// The panel is readable up to the padded columns; so is the bias.
 struct PanelProduct {
   const float* source = nullptr;
   float* target = nullptr;
@@ -42,7 +46,7 @@ void MultiplyPanel(const PanelProduct& product) noexcept;
 
 // For each channel c < channels and column j < columns:
 //   result[c * result_stride + j] (+)= sum over positions p of source[p][c] * target[p][j]
-// The target is readable up to the next multiple of 16 columns. `loops` are best with the longest
+// The target is readable up to the padded columns. `loops` are best with the longest
 // last. Without positions the sum is 0.
 struct OuterProduct {
   const float* source = nullptr;

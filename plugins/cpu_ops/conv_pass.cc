@@ -216,7 +216,7 @@ PanelProduct ConvPass::ProductOf(const Call& call, const Panel& panel, const Axi
 }
 
 size_t ConvWeightPass::workspace_bytes(int64_t samples) const noexcept {
-  if (conv_.outputs() % kLanes == 0) return 0;
+  if (conv_.outputs() == padded_outputs()) return 0;
   return static_cast<size_t>(samples * conv_.output.positions() * padded_channels()) *
          sizeof(float);
 }
@@ -243,7 +243,7 @@ ConvWeightPass::Chunk ConvWeightPass::ChunkAt(int64_t index, int64_t samples) co
 
 // dy with the channels of each group padded to whole registers, which tiles read.
 const float* ConvWeightPass::PadOutputs(const Call& call) const noexcept {
-  if (conv_.outputs() % kLanes == 0) return call.dy;
+  if (conv_.outputs() == padded_outputs()) return call.dy;
   auto* copy = static_cast<float*>(call.workspace);
   const int64_t rows = call.samples * conv_.output.positions() * conv_.groups;
   for (int64_t i = 0; i < rows; ++i) {

@@ -131,7 +131,7 @@ class ConvWeightPass {
     int64_t output_begin, output_end;
   };
 
-  int64_t padded_outputs() const noexcept { return (conv_.outputs() + 15) / 16 * 16; }
+  int64_t padded_outputs() const noexcept { return PaddedColumns(conv_.outputs()); }
   int64_t padded_channels() const noexcept { return conv_.groups * padded_outputs(); }
   int64_t chunk_count(int64_t samples) const noexcept;
   Chunk ChunkAt(int64_t index, int64_t samples) const noexcept;

@@ -1,7 +1,7 @@
 #include "depthwise.h"
 
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 
 #include "parallel.h"
 #include "simd.h"
@@ -28,23 +28,44 @@ struct Row {
   bool sum;
 };
 
-template <int kCount>
+// Calls body(channel, lanes) for all lanes of a row of `count` channels; whole registers have a
+// constant number of them.
+template <typename Body>
+CPU_OPS_INLINE void ForLanes(int64_t count, const Body& body) noexcept {
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) body(c, std::integral_constant<int64_t, kLanes>{});
+  if (c < count) body(c, count - c);
+}
+
+// kCount targets from `first` on. Where targets are as far apart as their sources through one tap
+// and the next, kTaps columns of taps share what they read; else kTaps is 0.
+template <int kCount, int kTaps>
 CPU_OPS_INLINE void Targets(const Row& row, int64_t first) noexcept {
-  for (int64_t c = 0; c < row.channels; c += kLanes) {
-    const int64_t lanes = LanesAt(c, row.channels);
+  ForLanes(row.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
     Float16 sums[kCount];
     const Float16 start = row.bias != nullptr ? Load(row.bias + c, lanes) : Float16{};
 #pragma GCC unroll 4
     for (int k = 0; k < kCount; ++k) sums[k] = start;
     for (int64_t i = 0; i < row.row_taps; ++i) {
       const float* source = row.source + first * row.source_step + i * row.source_row + c;
-      for (int64_t j = 0; j < row.column_taps; ++j) {
-        const Float16 weight = Load(row.weight + row.taps[i * row.tap_pitch + j] + c, lanes);
+      const int64_t* taps = row.taps + i * row.tap_pitch;
+      Float16 weights[kTaps + 1];
+#pragma GCC unroll 5
+      for (int j = 0; j < kTaps; ++j) weights[j] = Load(row.weight + taps[j] + c, lanes);
+#pragma GCC unroll 8
+      for (int m = 0; kTaps > 0 && m < kCount + kTaps - 1; ++m, source += row.source_tap) {
+        const Float16 x = Load(source, lanes);
+#pragma GCC unroll 5
+        for (int j = 0; j < kTaps; ++j) {
+          if (j <= m && m - j < kCount) sums[m - j] += weights[j] * x;
+        }
+      }
+      for (int64_t j = 0; kTaps == 0 && j < row.column_taps; ++j, source += row.source_tap) {
+        const Float16 weight = Load(row.weight + taps[j] + c, lanes);
 #pragma GCC unroll 4
         for (int k = 0; k < kCount; ++k) {
           sums[k] += weight * Load(source + k * row.source_step, lanes);
         }
-        source += row.source_tap;
       }
     }
 #pragma GCC unroll 4
@@ -52,56 +73,134 @@ CPU_OPS_INLINE void Targets(const Row& row, int64_t first) noexcept {
       float* target = row.target + (first + k) * row.target_step + c;
       Store(target, row.sum ? sums[k] + Load(target, lanes) : sums[k], lanes);
     }
-  }
+  });
 }
 
-CPU_OPS_KERNEL void RunRow(const Row& row) {
+template <int kTaps>
+CPU_OPS_INLINE void AllTargets(const Row& row) noexcept {
   int64_t i = 0;
-  for (; i + kTile <= row.count; i += kTile) Targets<kTile>(row, i);
-  for (; i < row.count; ++i) Targets<1>(row, i);
+  for (; i + kTile <= row.count; i += kTile) Targets<kTile, kTaps>(row, i);
+  for (; i < row.count; ++i) Targets<1, 0>(row, i);
 }
 
-// Adds, for channels [0, count), the products of `positions` pairs to `sums`.
-CPU_OPS_KERNEL void AddProducts(const float* x, int64_t x_step, const float* dy, int64_t dy_step,
-                                int64_t positions, int64_t count, float* sums) {
-  for (int64_t c = 0; c < count; c += kLanes) {
-    const int64_t lanes = LanesAt(c, count);
-    Float16 parts[kTile] = {};
+CPU_OPS_KERNEL void RunRow3(const Row& row) {
+  AllTargets<3>(row);
+}
+CPU_OPS_KERNEL void RunRow5(const Row& row) {
+  AllTargets<5>(row);
+}
+CPU_OPS_KERNEL void RunAnyRow(const Row& row) {
+  AllTargets<0>(row);
+}
+
+void RunRow(const Row& row) noexcept {
+  const bool shares = row.source_step == row.source_tap;
+  if (shares && row.column_taps == 3) return RunRow3(row);
+  if (shares && row.column_taps == 5) return RunRow5(row);
+  RunAnyRow(row);
+}
+
+// Pairs of x and dy, for channels [0, count), that meet through some taps of a row.
+struct Pairs {
+  const float *x, *dy;
+  int64_t x_step, x_tap, dy_step;  // from a pair, and from a tap, to the next
+  int64_t positions, count;
+  float* sums;
+  int64_t pitch;  // of `sums`, from a tap to the next
+};
+
+// Adds the products of the pairs of kTaps taps. Two positions at a time, as sums wait for each
+// other.
+template <int kTaps>
+CPU_OPS_INLINE void AddTaps(const Pairs& pairs) noexcept {
+  ForLanes(pairs.count, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
+    Float16 even[kTaps] = {}, odd[kTaps] = {};
+    const float *x = pairs.x + c, *dy = pairs.dy + c;
     int64_t i = 0;
-    for (; i + kTile <= positions; i += kTile) {
-#pragma GCC unroll 4
-      for (int64_t k = 0; k < kTile; ++k) {
-        parts[k] += Load(x + (i + k) * x_step + c, lanes) * Load(dy + (i + k) * dy_step + c, lanes);
+    for (; i + 2 <= pairs.positions; i += 2) {
+      const Float16 first = Load(dy, lanes), second = Load(dy + pairs.dy_step, lanes);
+#pragma GCC unroll 5
+      for (int j = 0; j < kTaps; ++j) {
+        even[j] += Load(x + j * pairs.x_tap, lanes) * first;
+        odd[j] += Load(x + pairs.x_step + j * pairs.x_tap, lanes) * second;
       }
+      x += 2 * pairs.x_step;
+      dy += 2 * pairs.dy_step;
     }
-    for (; i < positions; ++i) {
-      parts[0] += Load(x + i * x_step + c, lanes) * Load(dy + i * dy_step + c, lanes);
+#pragma GCC unroll 5
+    for (int j = 0; j < kTaps; ++j) {
+      if (i < pairs.positions) even[j] += Load(x + j * pairs.x_tap, lanes) * Load(dy, lanes);
+      float* sum = pairs.sums + j * pairs.pitch + c;
+      Store(sum, Load(sum, lanes) + (even[j] + odd[j]), lanes);
     }
-    Store(sums + c, Load(sums + c, lanes) + ((parts[0] + parts[1]) + (parts[2] + parts[3])), lanes);
+  });
+}
+
+CPU_OPS_KERNEL void AddOneTap(const Pairs& pairs) {
+  AddTaps<1>(pairs);
+}
+CPU_OPS_KERNEL void AddThreeTaps(const Pairs& pairs) {
+  AddTaps<3>(pairs);
+}
+CPU_OPS_KERNEL void AddFiveTaps(const Pairs& pairs) {
+  AddTaps<5>(pairs);
+}
+
+// Some of the weights: of the taps of some rows, for channels [begin, end).
+struct WeightPart {
+  Window::Range rows;
+  int64_t begin, end;
+};
+
+// All pairs of x and dy of output row `h`, counted over all samples, through a row of taps. Outputs
+// that meet all of its taps are taken together.
+void AddRow(const ConvGeometry& conv, const ConvWeightPass::Call& call, const WeightPart& part,
+            int64_t h, int64_t row_tap) noexcept {
+  const kit::PlaneWindow& window = conv.window;
+  const Plane &input = conv.input, &output = conv.output;
+  const int64_t channels = conv.groups;
+  const int64_t kernel = window.columns.kernel;
+  const int64_t y =
+      h / output.height * input.height + window.rows.InputOf(h % output.height, row_tap);
+  const auto columns_of = [&](int64_t tap) {
+    return window.columns.Through(tap, input.width, {0, output.width});
+  };
+  const auto add = [&](int64_t tap, int64_t begin, int64_t end, auto* kernel_of) {
+    if (begin >= end) return;
+    kernel_of({.x = call.x + (y * input.width + window.columns.InputOf(begin, tap)) * channels +
+                    part.begin,
+               .dy = call.dy + (h * output.width + begin) * channels + part.begin,
+               .x_step = window.columns.stride * channels,
+               .x_tap = window.columns.dilation * channels,
+               .dy_step = channels,
+               .positions = end - begin,
+               .count = part.end - part.begin,
+               .sums = call.dweight + (row_tap * kernel + tap) * channels + part.begin,
+               .pitch = channels});
+  };
+  const bool together = kernel == 3 || kernel == 5;
+  const int64_t begin = together ? columns_of(0).begin : output.width;
+  const int64_t end = together ? std::max(columns_of(kernel - 1).end, begin) : output.width;
+  add(0, begin, end, kernel == 3 ? AddThreeTaps : AddFiveTaps);
+  for (int64_t tap = 0; tap < kernel; ++tap) {
+    const Window::Range columns = columns_of(tap);
+    add(tap, columns.begin, std::min(columns.end, begin), AddOneTap);
+    add(tap, std::max(columns.begin, end), columns.end, AddOneTap);
   }
 }
 
-// All pairs of x and dy that meet through a tap of row `row_tap`, for channels [begin, end).
-void AddTapRow(const ConvGeometry& conv, const ConvWeightPass::Call& call, int64_t row_tap,
-               int64_t begin, int64_t end) noexcept {
-  const auto& [window, input, output, channels] = conv;
-  float* const dweight = call.dweight + row_tap * window.columns.kernel * channels + begin;
-  for (int64_t j = 0; j < window.columns.kernel && !call.sum; ++j) {
-    std::fill_n(dweight + j * channels, end - begin, 0.0f);
+void AddPart(const ConvGeometry& conv, const ConvWeightPass::Call& call,
+             const WeightPart& part) noexcept {
+  const Window& rows = conv.window.rows;
+  const int64_t kernel = conv.window.columns.kernel;
+  for (int64_t tap = part.rows.begin * kernel; tap < part.rows.end * kernel && !call.sum; ++tap) {
+    std::fill_n(call.dweight + tap * conv.groups + part.begin, part.end - part.begin, 0.0f);
   }
-  const Window::Range rows = window.rows.Through(row_tap, input.height, {0, output.height});
-  for (int64_t sample = 0; sample < call.samples; ++sample) {
-    for (int64_t h = rows.begin; h < rows.end; ++h) {
-      const int64_t y = sample * input.height + window.rows.InputOf(h, row_tap);
-      const float* dy = call.dy + (sample * output.height + h) * output.width * channels + begin;
-      for (int64_t j = 0; j < window.columns.kernel; ++j) {
-        const Window::Range columns = window.columns.Through(j, input.width, {0, output.width});
-        if (columns.size() == 0) continue;
-        const int64_t x = window.columns.InputOf(columns.begin, j);
-        AddProducts(call.x + (y * input.width + x) * channels + begin,
-                    window.columns.stride * channels, dy + columns.begin * channels, channels,
-                    columns.size(), end - begin, dweight + j * channels);
-      }
+  for (int64_t h = 0; h < call.samples * conv.output.height; ++h) {
+    const Window::Range taps = rows.Taps(h % conv.output.height, conv.input.height);
+    for (int64_t i = std::max(taps.begin, part.rows.begin); i < std::min(taps.end, part.rows.end);
+         ++i) {
+      AddRow(conv, call, part, h, i);
     }
   }
 }
@@ -161,17 +260,23 @@ void DepthwisePass::Run(const ConvPass::Call& call, int32_t threads) const noexc
   });
 }
 
-// Each element of dweight has one thread: the sums do not depend on the number of threads.
+// Each element of dweight has one thread, which adds row by row: the sums do not depend on the
+// number of threads. Only where there are not channels enough do threads share them by rows of taps,
+// as each reads everything again.
 void AddDepthwiseWeights(const ConvGeometry& geometry, const ConvWeightPass::Call& call,
                          int32_t threads) noexcept {
   const int64_t rows = geometry.window.rows.kernel, channels = geometry.groups;
   const int64_t blocks = (channels + kChannelBlock - 1) / kChannelBlock;
   const int64_t products = call.samples * geometry.output.positions() * geometry.weights();
   const int32_t parts = std::min(PartCount(products, kElementGrain), threads);
-  ForEachPart(parts, blocks * rows, 1, [&](int32_t, int64_t begin, int64_t end) {
+  const int64_t cuts = blocks >= parts ? 1 : rows;  // of the rows of taps
+  ForEachPart(parts, blocks * cuts, 1, [&](int32_t, int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t channel = unit / rows * kChannelBlock;
-      AddTapRow(geometry, call, unit % rows, channel, std::min(channel + kChannelBlock, channels));
+      const int64_t cut = unit % cuts, channel = unit / cuts * kChannelBlock;
+      AddPart(geometry, call,
+              {.rows = {cut * rows / cuts, (cut + 1) * rows / cuts},
+               .begin = channel,
+               .end = std::min(channel + kChannelBlock, channels)});
     }
   });
 }

@@ -80,34 +80,42 @@ struct Largest {
   }
 };
 
+// The largest of `count` <= kBlock channels of the window at row `y` and column `x` of the output; of
+// equals the first.
+CPU_OPS_INLINE Largest LargestOf(const PoolShape& shape, const float* plane, int64_t y, int64_t x,
+                                 int64_t count) noexcept {
+  const Window &rows = shape.window.rows, &columns = shape.window.columns;
+  const Window::Range row_taps = rows.Taps(y, shape.height);
+  const Window::Range column_taps = columns.Taps(x, shape.width);
+  Largest largest;
+  bool started = false;
+  for (int64_t i = row_taps.begin; i < row_taps.end; ++i) {
+    const float* row = plane + rows.InputOf(y, i) * shape.width * shape.channels;
+    for (int64_t j = column_taps.begin; j < column_taps.end; ++j) {
+      const float* at = row + columns.InputOf(x, j) * shape.channels;
+      const auto tap = static_cast<int32_t>(i * columns.kernel + j);
+      if (started) largest.Add(at, count, tap);
+      if (!started) largest.Start(at, count, tap);
+      started = true;
+    }
+  }
+  return largest;
+}
+
 // Output rows [begin, end), which are counted over all samples. `taps`, unless null, becomes the
-// number of the tap that was the largest; the first of equals.
+// number of the tap that was the largest.
 CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y, Tap* taps,
                                int64_t begin, int64_t end) {
-  const Window &rows = shape.window.rows, &columns = shape.window.columns;
   for (int64_t position = begin * shape.output_width; position < end * shape.output_width;
        ++position) {
     const int64_t row = position / shape.output_width, column = position % shape.output_width;
-    const int64_t sample = row / shape.output_height, h = row % shape.output_height;
-    const Window::Range row_taps = rows.Taps(h, shape.height);
-    const Window::Range column_taps = columns.Taps(column, shape.width);
+    const float* plane =
+        x + row / shape.output_height * shape.height * shape.width * shape.channels;
     for (int64_t c = 0; c < shape.channels; c += kBlock) {
       const int64_t count = std::min(kBlock, shape.channels - c);
-      const auto add = [&](int64_t i, int64_t j, auto&& to) CPU_OPS_INLINE_LAMBDA {
-        const int64_t from =
-            (sample * shape.height + rows.InputOf(h, i)) * shape.width + columns.InputOf(column, j);
-        to(x + from * shape.channels + c, count, static_cast<int32_t>(i * columns.kernel + j));
-      };
-      Largest largest;
-      add(row_taps.begin, column_taps.begin,
-          [&](auto... args) CPU_OPS_INLINE_LAMBDA { largest.Start(args...); });
-      for (int64_t i = row_taps.begin; i < row_taps.end; ++i) {
-        for (int64_t j = column_taps.begin; j < column_taps.end; ++j) {
-          add(i, j, [&](auto... args) CPU_OPS_INLINE_LAMBDA { largest.Add(args...); });
-        }
-      }
       const int64_t target = position * shape.channels + c;
-      largest.Write(y + target, taps == nullptr ? nullptr : taps + target, count);
+      LargestOf(shape, plane + c, row % shape.output_height, column, count)
+          .Write(y + target, taps == nullptr ? nullptr : taps + target, count);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kit/loss_model.h"
 #include "kit/model.h"
 
 namespace engine::gpt {
@@ -98,20 +99,20 @@ class Blocks {
   std::string add_name_;
 };
 
-class Gpt final : public ModelBase {
+class Gpt final : public kit::LossModel {
  public:
   explicit Gpt(const Options& options)
-      : settings_{options.Int("layers"), options.Int("width"), options.Int("heads")},
-        tied_(options.Bool("tied")),
-        loss_(options.String("loss")) {}
+      : LossModel(options),
+        settings_{options.Int("layers"), options.Int("width"), options.Int("heads")},
+        tied_(options.Bool("tied")) {}
 
-  Status Build(ModelBuilder& builder) const noexcept override {
+  Result<ModelValue> Predict(ModelBuilder& builder) const override {
     const TensorSpec tokens = builder.Spec(0);
     if (tokens.dtype != DType::kInt32 || tokens.shape.ndim != 2) {
       return Status::Error(StatusCode::kConfig,
                            "model.gpt reads tokens: it needs data { text { ... } }");
     }
-    ENGINE_ASSIGN_OR_RETURN(const int64_t classes, kit::OutputUnits(builder, "gpt"));
+    ENGINE_ASSIGN_OR_RETURN(const int64_t classes, OutputUnits(builder));
     ENGINE_ASSIGN_OR_RETURN(
         const ModelValue embedded,
         kit::Apply(builder, "embedding", "embedding", {0},
@@ -120,8 +121,7 @@ class Gpt final : public ModelBase {
     Blocks blocks(builder, settings_, embedded);
     for (int64_t i = 0; i < settings_.layers; ++i) ENGINE_RETURN_IF_ERROR(blocks.Add(i));
     ENGINE_ASSIGN_OR_RETURN(const ModelValue x, blocks.Norm("norm"));
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue logits, Head(builder, x, classes));
-    return kit::PredictTarget(builder, logits, loss_);
+    return Head(builder, x, classes);
   }
 
  private:
@@ -138,7 +138,6 @@ class Gpt final : public ModelBase {
 
   const Settings settings_;
   const bool tied_;
-  const std::string loss_;
 };
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
@@ -158,12 +157,12 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "GPT-2 over the tokens of the data",
      .create = Create},
     NoOps(),
-    std::array{kit::IntOption("layers", "4", 1, 1024, "blocks of attention and mlp"),
-               kit::IntOption("width", "128", 1, 1 << 20, "of a position: a multiple of heads"),
-               kit::IntOption("heads", "4", 1, 1 << 16, "of attention"),
-               kit::BoolOption("tied", "true",
-                               "the head multiplies with the token table, as in GPT-2; false "
-                               "gives it a matrix of its own"),
-               kit::LossOption()});
+    kit::WithLoss(
+        std::array{kit::IntOption("layers", "4", 1, 1024, "blocks of attention and mlp"),
+                   kit::IntOption("width", "128", 1, 1 << 20, "of a position: a multiple of heads"),
+                   kit::IntOption("heads", "4", 1, 1 << 16, "of attention"),
+                   kit::BoolOption("tied", "true",
+                                   "the head multiplies with the token table, as in GPT-2; false "
+                                   "gives it a matrix of its own")}));
 
 }  // namespace engine::gpt

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "kit/loss_model.h"
 #include "kit/model.h"
 
 namespace engine::net {
@@ -24,19 +25,16 @@ Result<ModelValue> Chain(ModelBuilder& builder, Array<const LayerSpec> layers, M
   return x;
 }
 
-class Net final : public ModelBase {
+class Net final : public kit::LossModel {
  public:
-  explicit Net(const Options& options)
-      : layers_(options.Layers("layer")), loss_(options.String("loss")) {}
+  explicit Net(const Options& options) : LossModel(options), layers_(options.Layers("layer")) {}
 
-  Status Build(ModelBuilder& builder) const noexcept override {
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue x, Chain(builder, layers_, 0));
-    return kit::PredictTarget(builder, x, loss_);
+  Result<ModelValue> Predict(ModelBuilder& builder) const override {
+    return Chain(builder, layers_, 0);
   }
 
  private:
   const Array<const LayerSpec> layers_;
-  const std::string loss_;
 };
 
 }  // namespace
@@ -48,10 +46,10 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "a list of layers, each fed by the one before it",
      .create = kit::Create<Net>},
     NoOps(),
-    std::array{OptionSpec{.name = "layer",
-                          .type = OptionType::kLayers,
-                          .doc = "one op, or a residual block; the last one has to give "
-                                 "the number of classes of the data"},
-               kit::LossOption()});
+    kit::WithLoss(
+        std::array{OptionSpec{.name = "layer",
+                              .type = OptionType::kLayers,
+                              .doc = "one op, or a residual block; the last one has to give "
+                                     "the number of classes of the data"}}));
 
 }  // namespace engine::net

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kit/loss_model.h"
 #include "kit/model.h"
 
 namespace engine::resnet {
@@ -83,17 +84,17 @@ class Parts {
   const Settings& resnet_;
 };
 
-class Resnet final : public ModelBase {
+class Resnet final : public kit::LossModel {
  public:
   explicit Resnet(const Options& options)
-      : settings_{.blocks = {options.Ints("blocks").begin(), options.Ints("blocks").end()},
+      : LossModel(options),
+        settings_{.blocks = {options.Ints("blocks").begin(), options.Ints("blocks").end()},
                   .width = options.Int("width"),
                   .bottleneck = options.Bool("bottleneck"),
                   .large_stem = options.String("stem") == "IMAGENET",
-                  .sync_batch_norm = options.Bool("sync_batch_norm")},
-        loss_(options.String("loss")) {}
+                  .sync_batch_norm = options.Bool("sync_batch_norm")} {}
 
-  Status Build(ModelBuilder& builder) const noexcept override {
+  Result<ModelValue> Predict(ModelBuilder& builder) const override {
     ENGINE_ASSIGN_OR_RETURN(ModelValue x, kit::ChannelsLast(builder, "resnet"));
     Parts parts(builder, settings_);
     ENGINE_ASSIGN_OR_RETURN(x, parts.Stem(x));
@@ -106,14 +107,12 @@ class Resnet final : public ModelBase {
       }
     }
     ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "avgpool", "global_avg_pool", {x}));
-    ENGINE_ASSIGN_OR_RETURN(const int64_t units, kit::OutputUnits(builder, "resnet"));
-    ENGINE_ASSIGN_OR_RETURN(x, kit::Apply(builder, "fc", "linear", {x}, {Int("units", units)}));
-    return kit::PredictTarget(builder, x, loss_);
+    ENGINE_ASSIGN_OR_RETURN(const int64_t units, OutputUnits(builder));
+    return kit::Apply(builder, "fc", "linear", {x}, {Int("units", units)});
   }
 
  private:
   const Settings settings_;
-  const std::string loss_;
 };
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
@@ -132,7 +131,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "a residual net over images: ResNet-18, 34, 50 and the like",
      .create = Create},
     NoOps(),
-    std::array{
+    kit::WithLoss(std::array{
         kit::IntsOption("blocks", "2,2,2,2", 1, 1024,
                         "of each stage, which has twice the channels of the one before"),
         kit::BoolOption("bottleneck", "false",
@@ -143,7 +142,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                         "3x3, for small images"),
         kit::BoolOption(
             "sync_batch_norm", "true",
-            "statistics over the batch of all ranks, so that their number makes no difference"),
-        kit::LossOption()});
+            "statistics over the batch of all ranks, so that their number makes no difference")}));
 
 }  // namespace engine::resnet

@@ -2,93 +2,123 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <utility>
+
+#include "data_kit/npy.h"
+#include "kit/file.h"
 
 namespace engine::tokens {
 namespace {
 
-constexpr int32_t kMagic = 20240520, kVersion = 1;
-constexpr int32_t kMagicOfLlama3 = 20240801;
+using data_kit::ElementType;
+
+constexpr int64_t kHeaderBytes = 256 * 4;
 constexpr int32_t kMagicOfExamples = 20240522;  // HellaSwag and the like
 
-// Little-endian on every processor; the address need not be aligned.
-int32_t ReadInt32(const uint8_t* bytes) {
-  return static_cast<int32_t>(uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 |
-                              uint32_t{bytes[2]} << 16 | uint32_t{bytes[3]} << 24);
-}
+struct Kind {
+  int32_t magic, version;
+  uint8_t token_bytes;
+};
+constexpr Kind kKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-Status CheckMagic(const std::string& path, int32_t magic, int32_t version) {
-  if (magic == kMagicOfLlama3) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: tokens of 32 bits, for Llama 3 (magic %d, version %d); only those of "
-                         "16 bits, for GPT-2, are read",
-                         path.c_str(), magic, version);
-  }
+Result<Kind> FindKind(const std::string& path, int32_t magic, int32_t version) {
   if (magic == kMagicOfExamples) {
     return Status::Error(StatusCode::kBadData,
                          "%s: multiple-choice examples of llm.c (magic %d), not tokens to train on",
                          path.c_str(), magic);
   }
-  if (magic != kMagic) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: not a token file of llm.c: it begins with %d instead of %d",
-                         path.c_str(), magic, kMagic);
+  for (const Kind& kind : kKinds) {
+    if (magic != kind.magic) continue;
+    if (version == kind.version) return kind;
+    return Status::Error(
+        StatusCode::kBadData,
+        "%s: version %d of the token files of llm.c with magic %d; only version %d "
+        "is read",
+        path.c_str(), version, magic, kind.version);
   }
-  if (version == kVersion) return {};
   return Status::Error(StatusCode::kBadData,
-                       "%s: version %d of the token files of llm.c; only "
-                       "version %d is read",
-                       path.c_str(), version, kVersion);
+                       "%s: neither a token file of llm.c nor a .npy: it begins with %d instead of "
+                       "%d; if it is tokens alone, as nanoGPT's, set data.tokens.format to "
+                       "\"uint16\" or \"uint32\"",
+                       path.c_str(), magic, kKinds[0].magic);
+}
+
+// The number of tokens comes from the file: it is believed only when exactly so many bytes follow.
+Result<uint8_t> CheckHeader(const std::string& path, std::span<const uint8_t> file) {
+  const auto size_bytes = static_cast<int64_t>(file.size());
+  if (size_bytes < kHeaderBytes) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: %" PRId64
+                         " bytes are too few for a token file of llm.c, whose header has %" PRId64,
+                         path.c_str(), size_bytes, kHeaderBytes);
+  }
+  int64_t header[3];
+  data_kit::ReadElements({ElementType::Kind::kSigned, 4}, file.data(), 3, header);
+  ENGINE_ASSIGN_OR_RETURN(const Kind kind, FindKind(path, static_cast<int32_t>(header[0]),
+                                                    static_cast<int32_t>(header[1])));
+  const int64_t count = header[2];
+  if (count >= 0 && size_bytes == kHeaderBytes + count * kind.token_bytes) return kind.token_bytes;
+  return Status::Error(StatusCode::kBadData,
+                       "%s: the header announces %" PRId64 " tokens, and %" PRId64
+                       " bytes follow it; is the file cut short?",
+                       path.c_str(), count, size_bytes - kHeaderBytes);
 }
 
 }  // namespace
 
-// `count` comes from the file: it is believed only when exactly so many bytes follow, so that no
-// slice of the tokens reaches beyond the mapping.
-Result<TokenFile> TokenFile::Open(const std::string& path) {
-  ENGINE_ASSIGN_OR_RETURN(kit::MappedFile file, kit::MappedFile::Open(path));
-  const uint8_t* header = file.bytes().data();
-  const int64_t size_bytes = static_cast<int64_t>(file.bytes().size());
-  if (size_bytes < kHeaderBytes) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: %" PRId64
-                         " bytes are too few for a token file of llm.c, whose "
-                         "header has %" PRId64,
-                         path.c_str(), size_bytes, kHeaderBytes);
+Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
+  ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
+  const auto kept = std::make_shared<const kit::MappedFile>(std::move(mapped));
+  const std::span<const uint8_t> bytes = kept->bytes();
+  TokenFile file;
+  file.path_ = path;
+  file.memory_ = kept;
+  if (format != Format::kGuess) {
+    file.type_.size_bytes = format == Format::kUint16 ? 2 : 4;
+    if (bytes.size() % file.type_.size_bytes != 0) {
+      return Status::Error(StatusCode::kBadData, "%s: %zu bytes are no whole number of tokens",
+                           path.c_str(), bytes.size());
+    }
+    file.tokens_ = bytes;
+  } else if (data_kit::IsNpy(bytes)) {
+    ENGINE_ASSIGN_OR_RETURN(const data_kit::NpyArray array, data_kit::ParseNpy(path, bytes, kept));
+    if (!array.type.is_integer()) {
+      return Status::Error(StatusCode::kBadData, "%s: floats are no tokens", path.c_str());
+    }
+    file.type_ = array.type;
+    file.tokens_ = array.elements;
+  } else {
+    ENGINE_ASSIGN_OR_RETURN(file.type_.size_bytes, CheckHeader(path, bytes));
+    file.tokens_ = bytes.subspan(kHeaderBytes);
   }
-  ENGINE_RETURN_IF_ERROR(CheckMagic(path, ReadInt32(header), ReadInt32(header + 4)));
-  const int64_t count = ReadInt32(header + 8);
-  if (count < 0 || size_bytes != kHeaderBytes + count * kTokenBytes) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: the header announces %" PRId64 " tokens, and %" PRId64
-                         " bytes follow it; is the file cut short?",
-                         path.c_str(), count, size_bytes - kHeaderBytes);
-  }
-  return TokenFile(path, std::move(file), count);
+  file.header_bytes_ = file.tokens_.data() - bytes.data();
+  return file;
 }
 
-// The loop only takes the largest, so that it vectorises; which token was wrong is looked for
-// later.
 Status TokenFile::Read(int64_t begin, int64_t count, int32_t vocabulary, int32_t* tokens) const {
-  const uint8_t* bytes = BytesOf(begin, count).data();
-  int32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    tokens[i] = bytes[2 * i] | bytes[2 * i + 1] << 8;
-    largest = std::max(largest, tokens[i]);
+  constexpr int64_t kChunk = 512;
+  int64_t chunk[kChunk];
+  for (int64_t done = 0; done < count; done += kChunk) {
+    const int64_t size = std::min(kChunk, count - done);
+    data_kit::ReadElements(type_, BytesOf(begin + done, size).data(), size, chunk);
+    for (int64_t i = 0; i < size; ++i) {
+      tokens[done + i] = static_cast<int32_t>(chunk[i]);
+      if (chunk[i] >= 0 && chunk[i] < vocabulary) [[likely]]
+        continue;
+      const int64_t token = begin + done + i;
+      return Status::Error(StatusCode::kBadData,
+                           "%s: token %" PRId64 ", at offset %" PRId64 ", is %" PRId64
+                           "; with data.tokens.vocabulary %d they are 0 to %d",
+                           path_.c_str(), token, header_bytes_ + token * type_.size_bytes, chunk[i],
+                           vocabulary, vocabulary - 1);
+    }
   }
-  if (largest < vocabulary) return {};
-  const int64_t i =
-      std::find_if(tokens, tokens + count, [&](int32_t token) { return token >= vocabulary; }) -
-      tokens;
-  return Status::Error(StatusCode::kBadData,
-                       "%s: token %" PRId64 ", at offset %" PRId64
-                       ", is %d; with data.tokens.vocabulary %d they are 0 to %d",
-                       path_.c_str(), begin + i, kHeaderBytes + (begin + i) * kTokenBytes,
-                       tokens[i], vocabulary, vocabulary - 1);
+  return {};
 }
 
 std::span<const uint8_t> TokenFile::BytesOf(int64_t begin, int64_t count) const {
-  return file_.bytes().subspan(static_cast<size_t>(kHeaderBytes + begin * kTokenBytes),
-                               static_cast<size_t>(count * kTokenBytes));
+  return tokens_.subspan(static_cast<size_t>(begin * type_.size_bytes),
+                         static_cast<size_t>(count * type_.size_bytes));
 }
 
 }  // namespace engine::tokens

@@ -1,34 +1,39 @@
-// The token files of llm.c (github.com/karpathy/llm.c, dev/data/data_common.py), of GPT-2's kind.
+// Tokens in files: those of llm.c (github.com/karpathy/llm.c, dev/data/data_common.py), arrays of
+// integers of NumPy (data_kit/npy.h), and tokens alone, as nanoGPT's prepare.py writes them.
 //
-//   file   = magic version count zero{253} token{count}
-//   magic  = int32, 20240520
-//   version = int32, 1
-//   count  = int32
-//   token  = uint16
+//   file    = llm.c | .npy | token{}
+//   llm.c   = magic version count zero{253} token{count}
+//   magic   = int32, 20240520: GPT-2, version 1, tokens are uint16
+//                    20240801: Llama 3, version 7, tokens are uint32
+//   version, count = int32
 //
-// All little-endian. The kind for Llama 3 (magic 20240801, version 7) has tokens of 32 bits.
+// All of llm.c and of tokens alone is little-endian.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
-#include <utility>
 
-#include "kit/file.h"
+#include "data_kit/elements.h"
+#include "engine/status.h"
 
 namespace engine::tokens {
 
+// What a file is taken for. Tokens alone begin with nothing that would tell them, so they are never
+// guessed.
+enum class Format { kGuess, kUint16, kUint32 };
+
 class TokenFile {
  public:
-  static constexpr int64_t kHeaderBytes = 256 * 4;
-  static constexpr int64_t kTokenBytes = 2;
-
   // kMissingInput; kBadData, with the path, when the header is not as above or the file has not
   // exactly the bytes that it announces. Tokens are not looked at.
-  static Result<TokenFile> Open(const std::string& path);
+  static Result<TokenFile> Open(const std::string& path, Format format);
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  // tokens
+  int64_t size() const {  // tokens
+    return static_cast<int64_t>(tokens_.size()) / type_.size_bytes;
+  }
 
   // Writes tokens [begin, begin + count), which must be inside of the file. kBadData, with path and
   // place of the first one that is not less than `vocabulary`. [any-thread]
@@ -38,12 +43,11 @@ class TokenFile {
   std::span<const uint8_t> BytesOf(int64_t begin, int64_t count) const;
 
  private:
-  TokenFile(std::string path, kit::MappedFile file, int64_t size)
-      : path_(std::move(path)), file_(std::move(file)), size_(size) {}
-
   std::string path_;
-  kit::MappedFile file_;
-  int64_t size_;
+  data_kit::ElementType type_;
+  std::span<const uint8_t> tokens_;
+  int64_t header_bytes_ = 0;
+  std::shared_ptr<const void> memory_;  // has tokens_: the mapped file
 };
 
 }  // namespace engine::tokens

@@ -1,7 +1,7 @@
-// tokens: text as tokens, made from it before: the token files of llm.c.
+// tokens: text as tokens, made from it before (token_file.h has the formats).
 //
 // A sample is `context` tokens and, as targets, the token that follows each of them, all of one
-// file. Of a folder those files are taken whose name ends with .bin and has, between anything but
+// file. Of a folder those files are taken whose name ends with .bin or .npy and has, between anything but
 // letters and digits, the word "train" (to train on) or "val" (held out, unless eval_path is given).
 //
 // kit::TokenDataset says where in a file samples begin. Files are mapped, and a token is checked when
@@ -31,9 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How much of a file its digest is of.
-constexpr int64_t kDigestParts = 16, kDigestPartBytes = 1 << 16;
-
 // Tokens [begin, begin + count) of a file.
 struct Slice {
   std::shared_ptr<const TokenFile> file;
@@ -53,22 +50,11 @@ struct Slices {
   }
 };
 
-void AddTo(kit::Digest& digest, const Slice& slice) {
-  const auto bytes = slice.file->BytesOf(slice.begin, slice.count);
-  const int64_t size = static_cast<int64_t>(bytes.size());
-  digest.Add(&size, sizeof size);
-  if (size <= kDigestParts * kDigestPartBytes) return digest.Add(bytes.data(), bytes.size());
-  for (int64_t i = 0; i < kDigestParts; ++i) {
-    const int64_t offset = (size - kDigestPartBytes) * i / (kDigestParts - 1);
-    digest.Add(bytes.data() + offset, kDigestPartBytes);
-  }
-}
-
 enum class Purpose { kNone, kTrain, kEval };
 
 // By the first of the two words in its name.
 Purpose PurposeOf(const std::string& file_name) {
-  static const std::regex kWord("(?:^|[^0-9A-Za-z])(train|val)(?![0-9A-Za-z]).*\\.bin$");
+  static const std::regex kWord("(?:^|[^0-9A-Za-z])(train|val)(?![0-9A-Za-z]).*\\.(?:bin|npy)$");
   std::smatch found;
   if (file_name.starts_with('.') || !std::regex_search(file_name, found, kWord)) {
     return Purpose::kNone;
@@ -107,10 +93,10 @@ Result<Paths> FindFiles(const std::string& path, const std::string& eval_path) {
 }
 
 // Without the last `holdout` of each file into `first`, and that into `rest`.
-Status OpenFiles(const std::vector<std::string>& paths, double holdout, std::vector<Slice>* first,
-                 std::vector<Slice>* rest) {
+Status OpenFiles(const std::vector<std::string>& paths, Format format, double holdout,
+                 std::vector<Slice>* first, std::vector<Slice>* rest) {
   for (const std::string& path : paths) {
-    ENGINE_ASSIGN_OR_RETURN(TokenFile opened, TokenFile::Open(path));
+    ENGINE_ASSIGN_OR_RETURN(TokenFile opened, TokenFile::Open(path, format));
     const auto file = std::make_shared<const TokenFile>(std::move(opened));
     const int64_t held_out = kit::HoldoutCount(file->size(), holdout);
     const int64_t cut = file->size() - held_out;
@@ -127,7 +113,10 @@ class Tokens final : public kit::TokenDataset {
                      options.Int("vocabulary"), SampleTensor().content),
         path_(options.String("path")),
         eval_path_(options.String("eval_path")),
-        vocabulary_(static_cast<int32_t>(options.Int("vocabulary"))) {}
+        vocabulary_(static_cast<int32_t>(options.Int("vocabulary"))),
+        format_(options.String("format") == "uint16"   ? Format::kUint16
+                : options.String("format") == "uint32" ? Format::kUint32
+                                                       : Format::kGuess) {}
 
   Status Fill(const FillCall& call) const noexcept override {
     const Slices& from = call.split == Split::kTrain ? train_ : held_out_;
@@ -152,16 +141,19 @@ class Tokens final : public kit::TokenDataset {
   Status Read() override {
     ENGINE_ASSIGN_OR_RETURN(const Paths paths, FindFiles(path_, eval_path_));
     const bool has_eval_files = !paths.eval.empty();
-    ENGINE_RETURN_IF_ERROR(
-        OpenFiles(paths.train, has_eval_files ? 0 : holdout_, &train_.slices, &held_out_.slices));
-    ENGINE_RETURN_IF_ERROR(OpenFiles(paths.eval, 0, &held_out_.slices, &held_out_.slices));
+    ENGINE_RETURN_IF_ERROR(OpenFiles(paths.train, format_, has_eval_files ? 0 : holdout_,
+                                     &train_.slices, &held_out_.slices));
+    ENGINE_RETURN_IF_ERROR(OpenFiles(paths.eval, format_, 0, &held_out_.slices, &held_out_.slices));
     train_samples_ = Count(train_, context_);
     held_out_samples_ = Count(held_out_, 1);
     ENGINE_RETURN_IF_ERROR(
         CheckSamples(path_, train_.tokens(), held_out_.tokens(), has_eval_files || holdout_ > 0,
                      {"tokens", " in one file", "more tokens or a smaller data.tokens.context"}));
     kit::Digest digest;
-    for (const Slice& slice : train_.slices) AddTo(digest, slice);
+    for (const Slice& slice : train_.slices) {
+      const auto bytes = slice.file->BytesOf(slice.begin, slice.count);
+      digest.AddParts(bytes.data(), bytes.size());
+    }
     digest_ = digest.Text();
     return {};
   }
@@ -179,6 +171,7 @@ class Tokens final : public kit::TokenDataset {
   // Constant after Open.
   const std::string path_, eval_path_;
   const int32_t vocabulary_;
+  const Format format_;
   Slices train_, held_out_;
 };
 
@@ -193,13 +186,15 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     {.name = "tokens",
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
-     .doc = "token files of llm.c (GPT-2: a header and uint16 tokens)",
+     .doc = "tokens in files of llm.c, .npy or, as nanoGPT's .bin, alone",
      .create = Create},
     NoOps(),
     std::array{kit::PathOption("path", kit::Path::kRequired,
-                               "a file, or a folder with *_train*.bin and *_val*.bin"),
+                               "a file, or a folder with *_train*.bin and *_val*.bin, or .npy"),
+               kit::EnumOption("format", "guess", "guess|uint16|uint32",
+                               "guess: llm.c or .npy by how they begin; else tokens alone"),
                kit::IntOption("context", "1024", 1, 1 << 20, "tokens of a sample"),
-               kit::IntOption("vocabulary", "50257", 2, 1 << 16, "tokens are less than this"),
+               kit::IntOption("vocabulary", "50257", 2, 2147483647, "tokens are less than this"),
                kit::PathOption("eval_path", kit::Path::kOptional, "file with held-out tokens"),
                kit::FloatOption("holdout", "0.1", 0, 1,
                                 "where no file is held out, the share of each, at its end")});

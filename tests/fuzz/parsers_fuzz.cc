@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,10 @@
 #include "app/config/config.h"
 #include "app/plugins/descriptor.h"
 #include "app/plugins/elf_reader.h"
+#include "data_kit/csv.h"
+#include "data_kit/npy.h"
 #include "plugins/cifar10/cifar10.cc"  // NOLINT(bugprone-suspicious-include): its reader is inside
+#include "plugins/images/image.h"
 #include "plugins/mnist/idx.h"
 #include "plugins/tcp_kit/handshake.h"
 #include "plugins/tokens/token_file.h"
@@ -57,6 +61,38 @@ void ReadLibrary(std::string_view content) {
   }
 }
 
+std::span<const uint8_t> BytesOf(std::string_view content) {
+  return {reinterpret_cast<const uint8_t*>(content.data()), content.size()};
+}
+
+void ReadNumpy(std::string_view content) {
+  const auto check = [](const data_kit::NpyArray& array) {
+    std::vector<double> row(static_cast<size_t>(array.row_count()));
+    array.ReadRow(array.rows() - 1, row.data());
+  };
+  const auto array = data_kit::ParseNpy("input", BytesOf(content), nullptr);
+  if (array.ok()) check(*array);
+  const auto member = data_kit::FindZipMember("input", BytesOf(content), nullptr, "x.npy");
+  if (!member.ok()) return;
+  const auto packed = data_kit::ParseNpy("input", member->content, member->memory);
+  if (packed.ok()) check(*packed);
+}
+
+// Fields lie in the file, or are shorter.
+void ReadCsv(std::string_view content) {
+  const auto file = data_kit::CsvFile::Open(File(content).path(), ',');
+  data_kit::CsvRecord record;
+  for (int64_t i = 0; file.ok() && i < file->records(); ++i) {
+    if (!file->Split(i, &record).ok()) continue;
+    size_t bytes = 0;
+    for (const std::string_view field : record.fields()) {
+      bytes += field.size();
+      (void)data_kit::ParseNumber(field);
+    }
+    ENGINE_CHECK(bytes <= content.size());
+  }
+}
+
 using Text = std::string_view;
 constexpr void (*kTargets[])(Text) = {
     [](Text text) {
@@ -73,17 +109,23 @@ constexpr void (*kTargets[])(Text) = {
     [](Text content) { (void)trace::ReadTrace(File(content).path()); },
     [](Text text) { (void)trace::ParseTimeline(text); },
     [](Text content) {
-      const auto file = tokens::TokenFile::Open(File(content).path());
+      const auto file = tokens::TokenFile::Open(File(content).path(), tokens::Format::kGuess);
       std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->size()) : 0);
       if (file.ok()) (void)file->Read(0, file->size(), 50257, read.data());
     },
-    [](Text content) {  // plain or gzip
-      for (const int32_t dimensions : {1, 3})
-        (void)mnist::ReadIdx(File(content).path(), dimensions);
-    },
+    [](Text content) { (void)mnist::ReadIdx(File(content).path(), 1, 4); },  // plain or gzip
     [](Text content) {
       const auto mapped = kit::MappedFile::Open(File(content).path());
-      if (mapped.ok()) (void)cifar10::CheckRecords("input", *mapped);
+      if (mapped.ok()) {
+        (void)cifar10::CheckRecords(cifar10::SetOf("cifar100_fine"), "input", *mapped);
+      }
+    },
+    ReadNumpy,
+    ReadCsv,
+    [](Text content) {
+      for (const int64_t channels : {1, 3}) {
+        (void)images::DecodeImage("input", BytesOf(content), channels);
+      }
     },
     ReadLibrary,
     [](Text content) {

@@ -18,7 +18,9 @@ std::vector<plugin::OwnedOption> ValuesOf(std::span<const OptionSpec> specs, std
   for (const OptionSpec& spec : specs) {
     if (spec.scope.view() != scope) continue;
     values.push_back(plugins::DefaultOf(spec));
-    if (spec.type == OptionType::kLayers) values.back().layers = OneLayer();
+    if (spec.type == OptionType::kLayers && plugins::IsRequired(spec)) {
+      values.back().layers = OneLayer();
+    }
     const auto given = overrides.find(values.back().name);
     if (given == overrides.end()) continue;
     if (auto value = plugins::ParseOptionValue(spec, given->second); value.ok()) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 
 namespace engine::simulate {
 namespace {
+
+constexpr double kSteady = 1.1;
 
 const char* NameOf(Pattern pattern) {
   return pattern == Pattern::kRing ? "ring" : "exchange";
@@ -42,7 +45,14 @@ std::string RowText(const Prediction& row) {
 }
 
 nlohmann::ordered_json RowJson(const Prediction& row) {
+  nlohmann::ordered_json compute;
+  if (row.compute) {
+    compute = {{"least", row.compute->least},
+               {"median", row.compute->median},
+               {"most", row.compute->most}};
+  }
   return {{"ranks", row.ranks},
+          {"measured_step_seconds", compute},
           {"samples_per_rank", row.samples},
           {"step_seconds", row.step},
           {"exposed_seconds", row.exposed},
@@ -57,10 +67,44 @@ nlohmann::ordered_json RowJson(const Prediction& row) {
           {"scaling_efficiency", row.scaling_efficiency}};
 }
 
+// What the rows rest on: each batch of a rank once, and what speaks against them.
+std::string ComputeText(const SchedulerStudy& study) {
+  std::vector<Prediction> rows = study.predictions;
+  rows.insert(rows.begin(), study.alone);
+  std::map<int64_t, ComputeSpread> by_samples;
+  std::string text;
+  bool unsteady = false;
+  for (const Prediction& row : rows) {
+    if (!row.compute || !by_samples.emplace(row.samples, *row.compute).second) continue;
+    text += fmt::format("{:10}{} samples {:.2f} ms ({:.2f} to {:.2f}) in three measurements\n",
+                        text.empty() ? "compute" : "", row.samples, 1e3 * row.compute->median,
+                        1e3 * row.compute->least, 1e3 * row.compute->most);
+    unsteady |= row.compute->most > kSteady * row.compute->least;
+  }
+  if (unsteady) {
+    text +=
+        "warning   measurements differ by more than 10 %: take less load or more "
+        "--measured-steps\n";
+  }
+  if (rows.back().samples != rows.front().samples) {
+    text += "batch     train.global_batch is divided among the ranks (strong scaling)\n";
+  }
+  for (const Prediction& row : rows) {
+    if (row.scaling_efficiency <= kSteady) continue;
+    text += fmt::format(
+        "warning   {} ranks: scale above 100 %, because {} samples take less than their share of "
+        "the "
+        "time of {}: noise, or a working set that fits into a cache\n",
+        row.ranks, row.samples, rows.front().samples);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string FormatStudy(const std::vector<SchedulerStudy>& studies, const StudyOptions& options) {
   std::string text = NetworkText(options.network);
+  if (!studies.empty()) text += ComputeText(studies.front());
   for (const SchedulerStudy& study : studies) {
     text += "\n" + study.scheduler + "\n";
     for (const std::string& warning : study.warnings) text += "  " + warning + "\n";

@@ -1,5 +1,9 @@
 #include "tools/simulate/local_profiler.h"
 
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
 #include "app/model/model_graph.h"
 #include "app/run/write_trace.h"
 #include "core/base/deadline.h"
@@ -50,7 +54,8 @@ Result<graph::Graph> LocalProfiler::BuildGraph(int64_t samples) {
                            plugins_->op_factory());
 }
 
-Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t steps) {
+Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t steps,
+                                                   double* step_seconds) {
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, BuildGraph(samples));
   const plugin::PluginSelection& chosen = config_.plugins();
   const exec::ExecutorOptions options{.seed = config().seed,
@@ -68,18 +73,25 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> batches,
                           data_.Batches({.global_batch = samples}));
+  std::vector<double> seconds;
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
-    const auto result = executor->Step(
-        {.input = batch->input,
-         .target = batch->target,
-         .others = batch->others,
-         .samples = batch->samples,
-         .step = static_cast<uint64_t>(step),
-         .learning_rate = static_cast<float>(config().train.learning_rate(step, steps))});
+    const auto result =
+        executor->Step({.input = batch->input,
+                        .target = batch->target,
+                        .others = batch->others,
+                        .samples = batch->samples,
+                        .step = static_cast<uint64_t>(step),
+                        .learning_rate = static_cast<float>(config().train.learning_rate(
+                            step, steps, batches->steps_per_epoch()))});
     if (!result.ok()) return result.status();
+    const std::chrono::duration<double> length = std::chrono::steady_clock::now() - begin;
+    if (step > kWarmUpSteps) seconds.push_back(length.count());
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
+  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
+  *step_seconds = seconds[static_cast<size_t>(steps / 2)];
   ComputeTimes times;
   ENGINE_RETURN_IF_ERROR(
       times.Learn(run::TimelineOf(*executor, {}), executor->tasks(), kWarmUpSteps + 1));

@@ -49,8 +49,9 @@ class LocalProfiler {
   // The model for steps of `samples` samples.
   Result<graph::Graph> BuildGraph(int64_t samples);
 
-  // Trains for a few steps to warm up, then for `steps`, of which it returns the times.
-  Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps);
+  // Trains for a few steps to warm up, then for `steps`, of which it returns the times of the tasks;
+  // `step_seconds`: the median length of a step.
+  Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps, double* step_seconds);
 
  private:
   LocalProfiler(const config::Config& config, base::LogSink log)

@@ -12,6 +12,8 @@
 namespace engine::simulate {
 namespace {
 
+constexpr int kMeasurements = 3;
+
 // What a run does before it is settled, in a trace: caches, the first batch.
 constexpr uint64_t kTracedWarmUp = 2;
 
@@ -53,20 +55,44 @@ class Compute {
     return SamplesOfRank(rank_.config(), traced_ ? traced_->trace.ranks[0].world_size : ranks);
   }
 
-  Result<const ComputeTimes*> Of(int64_t samples) {
-    const auto known = times_.find(samples);
-    if (known != times_.end()) return &known->second;
-    auto times = traced_ ? LearnFrom(traced_->trace, rank_, samples, options_.network)
-                         : rank_.MeasureCompute(samples, options_.measured_steps);
-    if (!times.ok()) return times.status();
-    return &times_.emplace(samples, std::move(*times)).first->second;
+  struct Known {
+    ComputeTimes times;
+    std::optional<ComputeSpread> spread;
+  };
+  Result<const Known*> Of(int64_t samples) {
+    const auto known = known_.find(samples);
+    if (known != known_.end()) return &known->second;
+    auto found = traced_ ? Traced(samples) : Measured(samples);
+    if (!found.ok()) return found.status();
+    return &known_.emplace(samples, std::move(*found)).first->second;
   }
 
  private:
+  Result<Known> Traced(int64_t samples) {
+    ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
+                            LearnFrom(traced_->trace, rank_, samples, options_.network));
+    return Known{std::move(times), {}};
+  }
+
+  // The times of the measurement in the middle.
+  Result<Known> Measured(int64_t samples) {
+    std::vector<std::pair<double, ComputeTimes>> all;
+    for (int i = 0; i < kMeasurements; ++i) {
+      double seconds = 0;
+      ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
+                              rank_.MeasureCompute(samples, options_.measured_steps, &seconds));
+      all.emplace_back(seconds, std::move(times));
+    }
+    std::sort(all.begin(), all.end(),
+              [](const auto& one, const auto& other) { return one.first < other.first; });
+    auto& [median, times] = all[kMeasurements / 2];
+    return Known{std::move(times), ComputeSpread{all.front().first, median, all.back().first}};
+  }
+
   LocalProfiler& rank_;
   const std::optional<TracedRun>& traced_;
   const StudyOptions& options_;
-  std::map<int64_t, ComputeTimes> times_;
+  std::map<int64_t, Known> known_;
 };
 
 void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_ns,
@@ -113,7 +139,9 @@ class StudyOfScheduler {
  private:
   Result<Prediction> Predict(int32_t ranks) {
     Prediction prediction{.ranks = ranks, .samples = compute_.SamplesAt(ranks)};
-    ENGINE_ASSIGN_OR_RETURN(const ComputeTimes* times, compute_.Of(prediction.samples));
+    ENGINE_ASSIGN_OR_RETURN(const Compute::Known* compute, compute_.Of(prediction.samples));
+    const ComputeTimes* times = &compute->times;
+    prediction.compute = compute->spread;
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
     network.collective = model->collective(network.servers);

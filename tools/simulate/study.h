@@ -20,12 +20,18 @@ struct StudyOptions {
   int64_t measured_steps = 5;  // run to time the compute; not with a trace
 };
 
+// Measured several times; seconds of a step of one rank with so many samples.
+struct ComputeSpread {
+  double least = 0, median = 0, most = 0;
+};
+
 // One number of ranks. Times are seconds of one step. F: forward tasks, reduced hooks and updates;
 // B: the rest of the compute; C: the bytes of all transfers on the link, of servers of their own
 // those of the fuller way, and nothing else.
 struct Prediction {
   int32_t ranks = 1;
-  int64_t samples = 0;  // of each rank
+  int64_t samples = 0;                        // of each rank
+  std::optional<ComputeSpread> compute = {};  // none with a trace
   double forward = 0, backward = 0, communication = 0;
   double serial = 0;  // C without overlap: servers of their own get everything before they send
   double step = 0;

@@ -8,6 +8,7 @@
 
 #include "engine/plugin.h"
 #include "kit/create.h"
+#include "kit/loss_model.h"
 #include "kit/options.h"
 
 namespace engine {
@@ -15,17 +16,15 @@ namespace {
 
 using kit::Apply;
 
-class Residual final : public ModelBase {
+class Residual final : public kit::LossModel {
  public:
   // Options that the descriptor below publishes are always there, and within their ranges.
   explicit Residual(const Options& options)
-      : width_(options.Int("width")),
-        blocks_(options.Int("blocks")),
-        loss_(options.String("loss")) {}
+      : LossModel(options), width_(options.Int("width")), blocks_(options.Int("blocks")) {}
 
   // The same graph on every rank. Input i of the data is value i, targets follow; Apply adds an op of
   // any chosen plugin by its name and gives the value that it makes.
-  Status Build(ModelBuilder& builder) const noexcept override {
+  Result<ModelValue> Predict(ModelBuilder& builder) const override {
     ENGINE_ASSIGN_OR_RETURN(ModelValue x, Apply(builder, "", "flatten", {0}));
     ENGINE_ASSIGN_OR_RETURN(x, Apply(builder, "", "linear", {x}, {kit::Int("units", width_)}));
     for (int64_t block = 0; block < blocks_; ++block) {
@@ -34,14 +33,12 @@ class Residual final : public ModelBase {
                               Apply(builder, "", "linear", {more}, {kit::Int("units", width_)}));
       ENGINE_ASSIGN_OR_RETURN(x, Apply(builder, "", "add", {x, more}));
     }
-    ENGINE_ASSIGN_OR_RETURN(const int64_t units, kit::OutputUnits(builder, "my_plugin"));
-    ENGINE_ASSIGN_OR_RETURN(x, Apply(builder, "", "linear", {x}, {kit::Int("units", units)}));
-    return kit::PredictTarget(builder, x, loss_);
+    ENGINE_ASSIGN_OR_RETURN(const int64_t units, OutputUnits(builder));
+    return Apply(builder, "", "linear", {x}, {kit::Int("units", units)});
   }
 
  private:
   const int64_t width_, blocks_;
-  const std::string loss_;
 };
 
 }  // namespace
@@ -53,7 +50,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "blocks that add to what they read",
      .create = kit::Create<Residual>},
     NoOps(),
-    std::array{kit::IntOption("width", "32", 1, 65536, "of every layer"),
-               kit::IntOption("blocks", "2", 0, 1000, "between the two ends"), kit::LossOption()});
+    kit::WithLoss(std::array{kit::IntOption("width", "32", 1, 65536, "of every layer"),
+                             kit::IntOption("blocks", "2", 0, 1000, "between the two ends")}));
 
 }  // namespace engine

@@ -28,7 +28,7 @@ class BadInput : public CliTest {
   }
 
   std::string RefusedData(int exit_code) {
-    const std::string sentence = Refusal(Run("run mnist.pbtxt -n 2"), exit_code);
+    const std::string sentence = Refusal(Run("run mnist.pbtxt -n 2 --force"), exit_code);
     EXPECT_EQ(Read("model.safetensors"), "an earlier model");
     EXPECT_EQ(Read("run.jsonl"), "earlier metrics\n");
     return sentence;
@@ -36,7 +36,7 @@ class BadInput : public CliTest {
 };
 
 TEST_F(BadInput, TheFilesThatTheOtherTestsBreakAreGood) {
-  Output(Run("run mnist.pbtxt -n 2"));
+  Output(Run("run mnist.pbtxt -n 2 --force"));
   EXPECT_NE(Read("model.safetensors"), "an earlier model");
   EXPECT_THAT(Read("run.jsonl"), StartsWith("{\"event\":\"step\""));
 }
@@ -144,6 +144,13 @@ TEST_F(BadInput, OutputsThatCannotBeWrittenAreFoundBeforeTraining) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+TEST_F(BadInput, UnknownSubcommandsAreNamed) {
+  ExpectRefused({{"predikt x", 2, HasSubstr("unknown subcommand 'predikt' of 'engine'")},
+                 {"evl model.safetensors", 2, HasSubstr("did you mean 'eval'?")},
+                 {"config chek", 2,
+                  HasSubstr("unknown subcommand 'chek' of 'config'; did you mean 'check'?")}});
+}
+
 TEST_F(BadInput, ManyPluginsAreRefusedAtOnce) {
   std::string many = kConfig;
   for (int i = 0; i < 100000; ++i) many += "plugins: \"sgd\"\n";
@@ -154,7 +161,8 @@ TEST_F(BadInput, ManyPluginsAreRefusedAtOnce) {
 }
 
 TEST_F(BadInput, AFailedRunLeavesTheOldCheckpoint) {
-  const std::string run = "run run.pbtxt -n 2 -q --set output.checkpoint=model.safetensors --set ";
+  const std::string run =
+      "run run.pbtxt -n 2 -q --force --set output.checkpoint=model.safetensors --set ";
   ExpectRefused({{run + "output.metrics=/dev/full", 203,
                   AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))},
                  {run + "train.learning_rate.base=1e38", 78,

@@ -68,8 +68,8 @@ TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
   unnamed.erase(unnamed.find("\"tcp\", "), std::string("\"tcp\", ").size());
   folder_.Write("unnamed.pbtxt", unnamed);
   const auto trained_with = [&](const std::string& words, const Variables& environment = {}) {
-    Output(
-        Run("run unnamed.pbtxt --set output.checkpoint=model.safetensors " + words, environment));
+    Output(Run("run unnamed.pbtxt --force --set output.checkpoint=model.safetensors " + words,
+               environment));
     const std::string checkpoint = Read("model.safetensors");
     std::string found;
     for (const std::string name : {"tcp", "null", "shm", "zmq_ps"}) {

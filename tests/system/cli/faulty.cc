@@ -193,7 +193,11 @@ class FaultyModel final : public Faulty<Model> {
     if (Is("no_output")) return {};
     if (Is("no_loss")) return builder.Output("logits", x);
     if (Is("bad_loss")) return builder.Loss(x);
-    return kit::PredictTarget(builder, x, "softmax_cross_entropy");
+    ENGINE_RETURN_IF_ERROR(builder.Output("logits", x));
+    if (builder.data().with_loss == 0) return {};
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue loss,
+                            kit::Apply(builder, "", "softmax_cross_entropy", {x, 1}));
+    return builder.Loss(loss);
   }
 
  private:

@@ -42,5 +42,18 @@ TEST_F(Stop, CtrlCFinishesTheStepAndWritesACheckpoint) {
   }
 }
 
+// A terminal that goes, and Slurm's --signal=USR1@60.
+TEST_F(Stop, HangUpAndUserSignalsDoTheSame) {
+  for (const int signal : {SIGHUP, SIGUSR1}) {
+    for (const std::string ranks : {"-n 2", "-n 2 --threads"}) {
+      std::filesystem::remove(folder_ / "model.safetensors");
+      auto process = StartLongRun(ranks + " --set output.checkpoint=model.safetensors");
+      kill(process->pid(), signal);
+      EXPECT_THAT(Refusal(process->Wait(), 128 + signal), HasSubstr("stopped after step"));
+      EXPECT_TRUE(std::filesystem::exists(folder_ / "model.safetensors"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace engine::testing

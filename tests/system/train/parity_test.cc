@@ -35,7 +35,8 @@ TEST_F(Parity, OneToFourRanksSeeTheSameLosses) {
       const Training several = TrainWithThreads(config, ranks);
       ExpectSameRun(several, one, kRounding, what);
       ASSERT_EQ(several.evaluations.size(), 1u) << what;
-      EXPECT_EQ(several.evaluations[0].accuracy, one.evaluations[0].accuracy) << what;
+      EXPECT_EQ(several.evaluations[0].metrics[0].value, one.evaluations[0].metrics[0].value)
+          << what;
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,89 @@ TEST_F(Resume, WithoutAConfigurationTheCommandTakesThatOfTheCheckpoint) {
   run({"--resume", "part", "--set", "train.steps=20", "--set", "output.metrics=part.jsonl"});
   EXPECT_EQ(Tensors("part"), Tensors("whole"));
   EXPECT_EQ(LossesOf(folder_ / "part.jsonl").size(), 15u);
+}
+
+// A job that is queued again says the same each time.
+TEST_F(Resume, AutoTakesTheNewestCheckpointThatIsNotDamaged) {
+  folder_.Write("mlp.pbtxt", kMlp);
+  const auto run = [&](const std::string& steps, const std::string& more = "seed=3") {
+    const Outcome outcome = Engine(
+        {"run", "mlp.pbtxt", "--resume", "auto", "--set", "train.steps=" + steps, "--set",
+         "train.learning_rate.schedule=constant", "--set", "train.checkpoint_every=10", "--set",
+         "output.checkpoint=m.st", "--set", "output.keep_checkpoints=3", "--set", more});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(run("10"), HasSubstr("no checkpoint m.st yet: from the beginning"));
+  EXPECT_THAT(run("20"), HasSubstr("goes on from m.st\n"));
+  Train(kMlp, {1}, "whole", {"train.learning_rate.schedule=constant"});
+  EXPECT_EQ(Tensors("m.st"), Tensors("whole"));
+  for (const char* name : {"m.st", "m.000020.st"}) {
+    std::filesystem::remove(folder_ / name);  // two names of one file
+    folder_.Write(name, "not a checkpoint");
+  }
+  const std::string left_out = run("25");
+  EXPECT_THAT(left_out, AllOf(HasSubstr("left out: "), HasSubstr("m.000020.st"),
+                              HasSubstr("goes on from m.000010.st\n")));
+  EXPECT_THAT(Engine({"run", "mlp.pbtxt", "--resume", "auto"}).err,
+              HasSubstr("set 'output.checkpoint'"));
+}
+
+TEST_F(Resume, ARunReplacesNoCheckpointOfAnother) {
+  folder_.Write("mlp.pbtxt", kMlp);
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "-q", "mlp.pbtxt", "--set", "output.checkpoint=m.st"});
+    return Engine(more);
+  };
+  EXPECT_EQ(run({}).exit_code, 0);
+  const std::string trained = ReadWhole(folder_ / "m.st");
+  const std::vector<std::string> longer = {"--set", "train.steps=30"};
+  const Outcome again = run(longer);
+  EXPECT_EQ(again.exit_code, 78);
+  EXPECT_THAT(again.err, HasSubstr("output.checkpoint: m.st is the checkpoint of step 20 of "
+                                   "another run: go on from it (--resume auto)"));
+  folder_.Write("other.st", trained);
+  EXPECT_EQ(run({"--resume", "other.st", "--set", "train.steps=30"}).exit_code, 78);
+  EXPECT_EQ(ReadWhole(folder_ / "m.st"), trained);
+  folder_.Write("n.000005.st", "a file");
+  EXPECT_THAT(run({"--set", "output.checkpoint=n.st", "--set", "output.keep_checkpoints=2"}).err,
+              HasSubstr("n.000005.st is a file that this run has not written"));
+  EXPECT_EQ(run({"--resume", "m.st", "--set", "train.steps=30"}).exit_code, 0) << "its own";
+  EXPECT_EQ(run({"--force"}).exit_code, 0);
+}
+
+TEST_F(Resume, ACurveOfPointsGoesOn) {
+  std::string curve = kMlp;
+  const std::string brief = "schedule: COSINE warmup_steps: 3";
+  curve.replace(curve.find(brief), brief.size(),
+                "point { step: 0 factor: 0 } point { epoch: 1 } point { fraction: 0.6 }"
+                "point { fraction: 1 factor: 0.01 curve: EXPONENTIAL }");
+  ExpectGoesOnToTheBit(curve, 2);
+}
+
+// Nothing is better by so much: the first evaluation stays the best, and the second after it is the last.
+TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
+  const std::string constant = "train.learning_rate.schedule=constant";
+  Train(kMlp, {1}, "two", {constant, "train.steps=2"});
+  Train(kMlp, {1}, "six", {constant, "train.steps=6"});
+  const std::vector<std::string> stopping = {constant, "train.evaluate_every=2",
+                                             "train.early_stopping.min_delta=1e6",
+                                             "output.best_checkpoint=" + (folder_ / "best")};
+  std::vector<std::string> soon = stopping;
+  soon.push_back("train.early_stopping.patience=2");
+  for (const int ranks : {1, 3}) {
+    EXPECT_EQ(Train(kMlp, {ranks}, "last", soon).losses.size(), 6u) << ranks;
+    ExpectNearTensors("best", "two");
+    ExpectNearTensors("last", "six");
+  }
+  // A run that goes on knows of evaluations before.
+  std::vector<std::string> first = stopping;
+  first.push_back("train.steps=4");
+  Train(kMlp, {2}, "part", first);
+  EXPECT_EQ(GoOn(kMlp, 2, "part", soon).losses.size(), 2u);
+  soon.push_back("train.early_stopping.metric=f1");
+  EXPECT_EQ(TrainWithThreads(kMlp, Members{.ranks = 2}, soon, /*expect_ok=*/false).status.code(),
+            StatusCode::kConfig);
 }
 
 TEST_F(Resume, WhatCannotBeContinuedIsRefused) {

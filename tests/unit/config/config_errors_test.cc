@@ -28,7 +28,7 @@ TEST_F(ConfigTest, UnknownKeys) {
             "run.pbtxt:7:13: unknown key 'x' in 'test_comm', which has no keys");
   EXPECT_EQ(Sentence(Good() + "output { zzz: 1 }"),
             "run.pbtxt:7:10: unknown key 'zzz' in 'output'; it has: checkpoint, keep_checkpoints, "
-            "metrics, sample_bytes, trace, trace_spans");
+            "best_checkpoint, metrics, tensorboard, sample_bytes, trace, trace_spans");
   EXPECT_EQ(Sentence(Net("layer { linaer { units: 3 } }")),
             "run.pbtxt:2:9: unknown key 'linaer' in 'layer'; did you mean 'linear'?");
   EXPECT_EQ(Sentence(Net("layer { convolution3d { } }")),
@@ -207,6 +207,72 @@ TEST_F(ConfigTest, Plugins) {
             "/libengine_train.so) has the name of a key of the configuration; rename it");
 }
 
+TEST_F(ConfigTest, AllMistakesOfAFileAtOnce) {
+  EXPECT_EQ(Refusal("sead: 1\nmodel { mlp { hidden: 0 } }\ndata { synthetic { sampels: 3 } }\n"
+                    "train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+                    "  learning_rate { schedule: COS final_ratio: 7 } }\n" +
+                    std::string(kPlugins)),
+            "run.pbtxt:1:1: unknown key 'sead'; did you mean 'seed'?\n"
+            "  sead: 1\n"
+            "  ^\n"
+            "run.pbtxt:3:20: unknown key 'sampels' in 'synthetic'; did you mean 'samples'?\n"
+            "  data { synthetic { sampels: 3 } }\n"
+            "                     ^\n"
+            "run.pbtxt:4:9: unknown key 'stepps' in 'train'; did you mean 'steps'?\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "          ^\n"
+            "run.pbtxt:4:34: expected an integer, found \"8\"\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "                                   ^\n"
+            "run.pbtxt:4:38: unknown key 'prefetch' in 'train'; did you mean 'data.prefetch'?\n"
+            "  train { stepps: 10 global_batch: \"8\" prefetch: 2\n"
+            "                                       ^\n"
+            "run.pbtxt:5:29: 'COS' is none of CONSTANT, COSINE\n"
+            "    learning_rate { schedule: COS final_ratio: 7 } }\n"
+            "                              ^\n"
+            "run.pbtxt:5:33: 'final_ratio' is 7 and must be at least 0 and at most 1\n"
+            "    learning_rate { schedule: COS final_ratio: 7 } }\n"
+            "                                  ^\n"
+            "run.pbtxt:2:15: 'hidden': 0 is outside 1 .. 1048576\n"
+            "  model { mlp { hidden: 0 } }\n"
+            "                ^");
+  // What is not there, where all that is there was understood.
+  EXPECT_THAT(Refusal("model { net { layer {} layer { linear {} } } }\ndata { text { } }\n"
+                      "train { steps: 1 }\n" +
+                      std::string(kPlugins)),
+              ::testing::AllOf(HasSubstr("1:15: a layer names one op"),
+                               HasSubstr("1:32: 'units' has no default"),
+                               HasSubstr("2:8: 'path' has no default"),
+                               HasSubstr("3:1: 'train' needs one of: global_batch")));
+}
+
+TEST_F(ConfigTest, ALayerWithoutItsBlockIsExplained) {
+  EXPECT_EQ(Sentence(Net("layer { residual { linear { units: 3 } } }")),
+            "run.pbtxt:2:20: unknown key 'linear' in 'residual'; put it into a layer: layer { "
+            "linear {} }");
+}
+
+TEST_F(ConfigTest, PointsOfTheLearningRate) {
+  const auto sentence = [this](const std::string& rate) {
+    const std::string message = Sentence(WithRate(rate));
+    return message.substr(message.find(": ") + 2);
+  };
+  EXPECT_EQ(sentence("point { factor: 2 }"),
+            "'train.learning_rate.point[0]' needs one of: step, epoch, fraction");
+  EXPECT_EQ(sentence("point { step: 1 epoch: 1 }"),
+            "'epoch' and 'step' exclude each other; keep one");
+  EXPECT_EQ(sentence("point { fraction: 1.5 }"),
+            "'fraction' is 1.5 and must be at least 0 and at most 1");
+  EXPECT_EQ(sentence("point { epoch: 2 } point { step: 9 } point { epoch: 1 }"),
+            "points come in the order of time; one before this is at 2");
+  EXPECT_EQ(sentence("point { step: 2 factor: 0 } point { step: 9 curve: EXPONENTIAL }"),
+            "an exponential needs factors above 0 at both ends");
+  EXPECT_EQ(sentence("warmup_steps: 3 point { step: 9 }"),
+            "'warmup_steps' is the short form of a curve; give it or points");
+  EXPECT_EQ(sentence("point { step: 2 curve: SINE }"),
+            "'SINE' is none of LINEAR, COSINE, EXPONENTIAL, STEP");
+}
+
 TEST_F(ConfigTest, Overrides) {
   const auto sentence = [this](const std::string& argument) {
     const std::string message = Sentence(Good(), {argument});
@@ -224,7 +290,7 @@ TEST_F(ConfigTest, Overrides) {
   EXPECT_EQ(sentence("train.learning_rate.schedule=cos"), "'COS' is none of CONSTANT, COSINE");
   EXPECT_EQ(sentence("train.learning_rate=1"),
             "'learning_rate' is a block; name one of its keys: base, schedule, warmup_steps, "
-            "final_ratio");
+            "final_ratio, point");
   EXPECT_EQ(sentence("train.steps.x=1"), "'steps' has no keys");
   EXPECT_EQ(sentence("model.net.layer.name=x"),
             "'layer' is a list of blocks, which only a file can give");

@@ -23,6 +23,13 @@ class ConfigTest : public ::testing::Test {
 
   static std::string Good() { return std::string(kModel) + kRun + kPlugins; }
 
+  // The same with keys of the learning rate.
+  static std::string WithRate(const std::string& keys) {
+    return "model { mlp { hidden: [16, 8] } }\ndata { synthetic {} }\n"
+           "train { steps: 10 global_batch: 8 learning_rate { " +
+           keys + " } }\n" + kPlugins;
+  }
+
   // A net of these layers.
   static std::string Net(const std::string& layers) {
     return "model { net {\n" + layers + "\n} }\n" + kRun + kPlugins;

@@ -37,7 +37,7 @@ const plugin::OwnedOption& Option(const std::vector<plugin::OwnedOption>& option
 TEST_F(ConfigTest, FillsDefaultsAndChoosesPlugins) {
   const auto config = ValueOf(Load(Good()));
   EXPECT_EQ(config.run().train.length.steps, 10);
-  EXPECT_EQ(config.run().train.learning_rate(1, 10), 0.001);
+  EXPECT_EQ(config.run().train.learning_rate(1, 10, 1), 0.001);
   const plugin::PluginSelection& plugins = config.plugins();
   EXPECT_EQ(plugins.model.entry.name, "mlp");
   EXPECT_THAT(Option(plugins.model.options, "hidden").integers, ElementsAre(16, 8));
@@ -180,12 +180,29 @@ TEST_F(ConfigTest, OverridesAreStrongerThanTheFile) {
   EXPECT_EQ(run.seed, 8u) << "the last one counts";
   EXPECT_FALSE(run.data.shuffle);
   EXPECT_THAT(Option(run.plugins.model.options, "hidden").integers, ElementsAre(3, 4, 5));
-  EXPECT_NEAR(run.train.learning_rate(100, 100), 0.1 * run.train.learning_rate(1, 100), 1e-6)
+  EXPECT_NEAR(run.train.learning_rate(100, 100, 1), 0.1 * run.train.learning_rate(1, 100, 1), 1e-6)
       << "COSINE";
   EXPECT_EQ(config.output().checkpoint, "a b.safetensors");
   EXPECT_EQ(config.output().metrics, "quoted");
   EXPECT_EQ(config.plugins().optimizer.entry.name, "plain_opt");
   EXPECT_EQ(config.plugins().ops.at(0).entry.name, "test_ops") << "the device comes first";
+}
+
+TEST_F(ConfigTest, TheShortFormOfARateIsTheCurveOfItsPoints) {
+  const auto rate = [&](const std::string& block) {
+    return ValueOf(Load(WithRate("base: 0.5 " + block))).run().train.learning_rate;
+  };
+  const auto brief = rate("schedule: COSINE warmup_steps: 20");
+  const auto points = rate(
+      "point { step: 0 factor: 0 } point { step: 20 } point { fraction: 1 factor: 0.1 curve: "
+      "COSINE }");
+  const auto epochs = rate("point { epoch: 2 } point { epoch: 4 factor: 0.5 curve: STEP }");
+  for (int64_t step = 1; step <= 120; ++step) {
+    EXPECT_EQ(brief(step, 100, 10), points(step, 100, 10)) << step;
+    EXPECT_EQ(epochs(step, 100, 10), step < 40 ? 0.5 : 0.25) << step;
+  }
+  EXPECT_EQ(points(10, 100, 10), 0.25);
+  EXPECT_EQ(points(100, 100, 10), 0.5 * 0.1);
 }
 
 TEST_F(ConfigTest, AnOverrideOfTheLengthDropsTheOtherTwo) {
@@ -252,7 +269,7 @@ TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
     for (const bool origins : {false, true}) {
       const auto again = ValueOf(Load(config.Print(origins)));
       EXPECT_EQ(again.Print(false), config.Print(false));
-      EXPECT_EQ(again.run().train.learning_rate(1, 10), 1e-300);
+      EXPECT_EQ(again.run().train.learning_rate(1, 10, 1), 1e-300);
       EXPECT_EQ(again.plugins().model.entry.name, config.plugins().model.entry.name);
       if (again.plugins().model.entry.name != "net") continue;
       const auto& list = *Option(again.plugins().model.options, "layer").layers;

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
+#include "engine/ext/class_names.h"
 #include "tests/unit/data/cifar10_bytes.h"
 #include "tests/unit/data/dataset_under_test.h"
 
@@ -87,6 +89,35 @@ TEST_F(Cifar10, TheHeldOutFileIsCheckedToo) {
   folder_.Write("test_batch.bin", std::string(3073, '\x7f'));
   ExpectError(StatusCode::kBadData,
               HasSubstr(folder_ / "test_batch.bin" + ": the label of record 0"));
+}
+
+TEST_F(Cifar10, OneHundredClassesAndTheirNames) {
+  const auto record = [](char coarse, char fine) {
+    return std::string{coarse, fine} + std::string(3072, '\x80');
+  };
+  folder_.Write("train.bin", record(3, 77) + record(19, 99));
+  folder_.Write("test.bin", record(0, 4));
+  std::string names;
+  for (int i = 0; i < 20; ++i) names += "kind" + std::to_string(i) + "\n";
+  folder_.Write("coarse_label_names.txt", names);
+  folder_.Write("fine_label_names.txt", names);
+  std::vector<float> input(3 * 32 * 32);
+  int32_t target = -1;
+  options_["labels"] = "cifar100_fine";
+  testing::OpenedDataset opened = Open();
+  EXPECT_EQ(opened.train->target().classes, 100);
+  ASSERT_TRUE(opened.train->Get(0, 1, input.data(), &target).ok());
+  EXPECT_EQ(target, 99);
+  EXPECT_NEAR(input[0], (128 / 255.0 - 0.5071) / 0.2673, 1e-5);
+  EXPECT_TRUE(Query<ClassNames>(*opened.dataset)->ClassName(0, 3).empty()) << "20 names of 100";
+  options_["labels"] = "cifar100_coarse";
+  opened = Open();
+  EXPECT_EQ(opened.train->target().classes, 20);
+  ASSERT_TRUE(opened.train->Get(0, 0, input.data(), &target).ok());
+  EXPECT_EQ(target, 3);
+  EXPECT_EQ(std::string(Query<ClassNames>(*opened.dataset)->ClassName(0, 19)), "kind19");
+  folder_.Write("train.bin", record(20, 7));
+  ExpectError(StatusCode::kBadData, HasSubstr("the label of record 0, at offset 0, is 20"));
 }
 
 }  // namespace

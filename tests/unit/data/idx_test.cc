@@ -14,7 +14,6 @@
 namespace engine {
 namespace {
 
-using mnist::ReadIdx;
 using ::testing::AllOf;
 using testing::Gzip;
 using ::testing::HasSubstr;
@@ -22,6 +21,15 @@ using testing::IdxHeader;
 using testing::IdxImages;
 using testing::IdxLabels;
 using testing::TempFolder;
+
+// Of an array of exactly `dimensions` dimensions of bytes.
+Result<mnist::IdxArray> ReadIdx(const std::string& path, int32_t dimensions) {
+  return mnist::ReadIdx(path, dimensions, dimensions);
+}
+
+std::vector<int> ValuesOf(const mnist::IdxArray& array) {
+  return {array.values.begin(), array.values.end()};
+}
 
 void ExpectBad(const std::string& path, int32_t dimensions, const std::string& reason) {
   EXPECT_THAT(ReadIdx(path, dimensions),
@@ -33,18 +41,19 @@ TEST(Idx, ReadsPlainAndGzipByContent) {
   for (const std::string& content : {IdxImages(3), Gzip(IdxImages(3))}) {
     const auto array = ValueOf(ReadIdx(folder.Write("images", content), 3));
     EXPECT_TRUE(array.shape == (Shape{3, 2, 3}));
-    EXPECT_THAT(array.values, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 20,
-                                                     21, 22, 23, 24, 25));
+    EXPECT_THAT(ValuesOf(array), ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15,
+                                                        20, 21, 22, 23, 24, 25));
   }
 }
 
 TEST(Idx, ReadsMoreThanOneChunk) {
   TempFolder folder;
-  std::vector<uint8_t> values;
-  for (int i = 0; i < 2 * 750 * 800; ++i) values.push_back(static_cast<uint8_t>(i % 251));
+  std::vector<int> values;
+  for (int i = 0; i < 2 * 750 * 800; ++i) values.push_back(i % 251);
   const std::string content = IdxHeader({2, 750, 800}) + std::string(values.begin(), values.end());
-  const auto array = ValueOf(ReadIdx(folder.Write("images", content), 3));
-  EXPECT_TRUE(array.values == values);
+  for (const std::string& file : {content, Gzip(content)}) {
+    EXPECT_TRUE(ValuesOf(ValueOf(ReadIdx(folder.Write("images", file), 3))) == values);
+  }
 }
 
 TEST(Idx, EveryTruncationIsRefused) {
@@ -61,13 +70,13 @@ TEST(Idx, EveryTruncationIsRefused) {
 TEST(Idx, EveryFlippedBitOfAGzipFileIsRefusedOrHarmless) {
   TempFolder folder;
   const std::string good = Gzip(IdxImages(4));
-  const std::vector<uint8_t> values = ReadIdx(folder.Write("good", good), 3)->values;
+  const std::vector<int> values = ValuesOf(ValueOf(ReadIdx(folder.Write("good", good), 3)));
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string damaged = good;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
     const auto array = ReadIdx(folder.Write("images", damaged), 3);
     if (array.ok()) {  // the time stamp of the file, unused bits at the end of a block
-      EXPECT_EQ((*array).values, values) << "bit " << bit;
+      EXPECT_EQ(ValuesOf(*array), values) << "bit " << bit;
     } else {
       EXPECT_EQ(array.status().code(), StatusCode::kBadData) << "bit " << bit;
     }
@@ -79,9 +88,9 @@ TEST(Idx, WrongHeadersAreNamedWithTheirOffset) {
   std::string bad_magic = IdxImages(1);
   bad_magic[0] = 'P';
   ExpectBad(folder.Write("a", bad_magic), 3, "bad magic at offset 0");
-  std::string floats = IdxImages(1);
-  floats[2] = 0x0d;
-  ExpectBad(folder.Write("b", floats), 3, "not unsigned bytes (0x08) at offset 2");
+  std::string strange = IdxImages(1);
+  strange[2] = 0x0a;
+  ExpectBad(folder.Write("b", strange), 3, "the type of its values is unknown at offset 2");
   ExpectBad(folder.Write("c", IdxLabels(1)), 3, "1 instead of 3");
   ExpectBad(folder.Write("d", IdxImages(1)), 1, "number of dimensions is wrong at offset 3");
   ExpectBad(folder.Write("e", ""), 3, "ends too early at offset 0");
@@ -105,7 +114,28 @@ TEST(Idx, ExtentsThatExceedTheFileAreRefusedBeforeAnythingIsAllocated) {
             "more values than the file can hold at offset 4");
   // Compressed, a million zeros are possible in 1 kB, but here they are not there.
   std::string zeros = IdxHeader({85000, 2, 3}) + std::string(500000, '\0');
-  ExpectBad(folder.Write("zeros", Gzip(zeros)), 3, "ends too early at offset");
+  ExpectBad(folder.Write("zeros", Gzip(zeros)), 3, "more values than the file can hold");
+}
+
+TEST(Idx, ReadsEveryTypeOfElement) {
+  TempFolder folder;
+  struct Case {
+    char type;
+    std::string bytes;  // big-endian
+    double value;
+  };
+  for (const Case& c : {Case{0x08, "\xfe", 254}, Case{0x09, "\xfe", -2},
+                        Case{0x0b, "\xfe\x01", -511}, Case{0x0c, std::string("\0\1\0\2", 4), 65538},
+                        Case{0x0d, std::string("\x3f\xc0\0\0", 4), 1.5},
+                        Case{0x0e, std::string("\xbf\xf8\0\0\0\0\0\0", 8), -1.5}}) {
+    std::string content = IdxHeader({1, 2}) + c.bytes + c.bytes;
+    content[2] = c.type;
+    const auto array = ValueOf(mnist::ReadIdx(folder.Write("x", content), 2, 4));
+    double values[2];
+    array.ReadRow(0, 2, values);
+    EXPECT_EQ(values[0], c.value);
+    EXPECT_EQ(values[1], c.value);
+  }
 }
 
 TEST(Idx, WhatIsNoFile) {

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+#include <vector>
+
 #include "tests/unit/data/dataset_under_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
@@ -102,6 +106,61 @@ TEST_F(Mnist, OptionsThatMakeNoSense) {
   options_["holdout"] = "0.1";
   options_["eval_images"] = options_["images"];
   ExpectError(StatusCode::kConfig, HasSubstr("both eval_images and eval_labels"));
+}
+
+TEST_F(Mnist, AnyNumberOfClasses) {
+  std::string labels = IdxLabels(10);
+  labels[8 + 3] = 9;
+  options_["classes"] = "26";
+  options_["labels"] = folder_.Write("letters", labels);
+  EXPECT_EQ(Open().train->target().classes, 26);
+  options_["classes"] = "0";
+  // 12 images, and labels of int16 up to 11.
+  std::string wide = IdxHeader({12});
+  wide[2] = 0x0b;
+  for (int i = 0; i < 12; ++i) wide += std::string(1, '\0') + static_cast<char>(i);
+  options_["labels"] = folder_.Write("wide", wide);
+  options_["images"] = folder_.Write("more", IdxImages(12));
+  EXPECT_EQ(Open().train->target().classes, 12);
+  options_["classes"] = "5";
+  ExpectError(StatusCode::kBadData,
+              ::testing::AllOf(HasSubstr("the label at offset 18 is 5"), HasSubstr("0 to 4")));
+}
+
+TEST_F(Mnist, RowsOfNumbersAndImagesOfSeveralChannels) {
+  options_["holdout"] = "0";
+  options_["labels"] = folder_.Write("labels", IdxLabels(1));
+  std::string bytes = IdxHeader({1, 3});
+  bytes[2] = 0x09;
+  options_["images"] = folder_.Write("table", bytes + "\x01\xff\x05");
+  testing::OpenedDataset opened = Open();
+  EXPECT_TRUE(opened.train->input().shape == Shape{3});
+  EXPECT_EQ(opened.train->input().content, TensorContent::kNumbers);
+  std::vector<float> got(3);
+  int32_t label = -1;
+  ASSERT_TRUE(opened.train->Get(0, 0, got.data(), &label).ok());
+  EXPECT_THAT(got, ::testing::ElementsAre(1, -1, 5)) << "signed, and not normalised";
+  options_["mean"] = "1";
+  options_["std"] = "2";
+  ASSERT_TRUE(Open().train->Get(0, 0, got.data(), &label).ok());
+  EXPECT_THAT(got, ::testing::ElementsAre(0, -1, 2));
+
+  // Five rows of one pixel, three channels, which come last: planes are made of them.
+  std::string pixels;
+  for (int i = 0; i < 15; ++i) pixels += static_cast<char>(i);
+  options_["images"] = folder_.Write("colours", IdxHeader({1, 5, 1, 3}) + pixels);
+  options_["mean"] = "0";
+  options_["std"] = "0.00392156862745098, 1, 1";
+  opened = Open();
+  EXPECT_TRUE(opened.train->input().shape == (Shape{3, 5, 1}));
+  got.resize(15);
+  ASSERT_TRUE(opened.train->Get(0, 0, got.data(), &label).ok());
+  for (size_t i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(got[i], static_cast<float>(3 * i));
+  EXPECT_FLOAT_EQ(got[5], 1 / 255.0f);
+  options_["measure"] = "true";
+  ASSERT_TRUE(Open().train->Get(0, 0, got.data(), &label).ok());
+  EXPECT_NEAR(got[2], 0, 1e-6);
+  EXPECT_NEAR(got[4], 6 / std::sqrt(18.0), 1e-5);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -29,7 +30,7 @@ class Tokens : public testing::DatasetTest {
   // Of a file with this content.
   std::string Refusal(const std::string& content) {
     const std::string path = folder_.Write("some.bin", content);
-    const Status status = TokenFile::Open(path).status();
+    const Status status = TokenFile::Open(path, tokens::Format::kGuess).status();
     EXPECT_EQ(status.code(), StatusCode::kBadData);
     EXPECT_THAT(status.message(), ::testing::StartsWith(path + ": "));
     return status.message();
@@ -92,18 +93,22 @@ TEST_F(Tokens, OfOneFileTheEndIsHeldOut) {
 
 TEST_F(Tokens, HeadersAreChecked) {
   EXPECT_THAT(Refusal(TokenHeader(0).substr(0, 1023)), HasSubstr("1023 bytes are too few"));
-  EXPECT_THAT(Refusal(TokenHeader(1, 20240801, 7) + "abcd"),
-              AllOf(HasSubstr("32 bits"), HasSubstr("Llama 3"), HasSubstr("version 7")));
+  EXPECT_THAT(Refusal(TokenHeader(1, 20240801, 7) + "ab"), HasSubstr("announces 1 tokens"));
+  EXPECT_THAT(Refusal(TokenHeader(1, 20240801, 1) + "abcd"), HasSubstr("version 1"));
   EXPECT_THAT(Refusal(TokenHeader(1, 20240522) + "ab"), HasSubstr("multiple-choice"));
-  EXPECT_THAT(Refusal(TokenHeader(1, 12345) + "ab"), HasSubstr("12345 instead of 20240520"));
+  EXPECT_THAT(Refusal(TokenHeader(1, 12345) + "ab"),
+              AllOf(HasSubstr("12345 instead of 20240520"), HasSubstr("data.tokens.format")));
   EXPECT_THAT(Refusal(TokenHeader(1, 20240520, 2) + "ab"), HasSubstr("version 2"));
   EXPECT_THAT(Refusal(TokenHeader(3) + "abcd"),
               AllOf(HasSubstr("announces 3 tokens"), HasSubstr("4 bytes follow")));
   EXPECT_THAT(Refusal(TokenHeader(1) + "abcd"), HasSubstr("announces 1 tokens"));
   EXPECT_THAT(Refusal(TokenHeader(-2) + "abcd"), HasSubstr("announces -2 tokens"));
-  EXPECT_EQ(TokenFile::Open(folder_ / "none").status().code(), StatusCode::kMissingInput);
-  EXPECT_EQ(TokenFile::Open(folder_.path().native()).status().code(), StatusCode::kBadData);
-  const auto empty = ValueOf(TokenFile::Open(folder_.Write("empty.bin", TokenHeader(0))));
+  EXPECT_EQ(TokenFile::Open(folder_ / "none", tokens::Format::kGuess).status().code(),
+            StatusCode::kMissingInput);
+  EXPECT_EQ(TokenFile::Open(folder_.path().native(), tokens::Format::kGuess).status().code(),
+            StatusCode::kBadData);
+  const auto empty =
+      ValueOf(TokenFile::Open(folder_.Write("empty.bin", TokenHeader(0)), tokens::Format::kGuess));
   EXPECT_EQ(empty.size(), 0);
 }
 
@@ -133,6 +138,47 @@ TEST_F(Tokens, EveryTokenIsCheckedWhenItIsRead) {
   options_["vocabulary"] = "65536";
   const OpenedDataset all = Open();
   EXPECT_EQ(TokensOf(*all.train, 0, 3).size(), 5u);
+}
+
+// The same tokens, beyond 16 bits, in every kind of file.
+TEST_F(Tokens, OfThirtyTwoBitsAndOfNumpy) {
+  const std::vector<int> tokens = {3, 70000, 2147483645, 1, 2, 9, 8, 7, 6};
+  std::string wide, npy, header = "{'descr': '<i8', 'fortran_order': False, 'shape': (9,), }";
+  for (const int token : tokens) {
+    for (int i = 0; i < 4; ++i) wide += static_cast<char>(token >> (8 * i));
+    npy += wide.substr(wide.size() - 4) + std::string(4, '\0');
+  }
+  header.resize(118, ' ');
+  npy = std::string("\x93NUMPY\1\0\x76\0", 10) + header + npy;
+  options_["holdout"] = "0";
+  options_["vocabulary"] = "2147483646";
+  const auto first = [&](const std::string& content, const char* format) {
+    options_["path"] = folder_.Write("x", content);
+    options_["format"] = format;
+    const std::vector<int32_t> got = TokensOf(*Open().train, 0, 0);
+    EXPECT_TRUE(
+        std::equal(got.begin(), got.end(), std::find(tokens.begin(), tokens.end(), got[0])));
+    return got;
+  };
+  const auto expected = first(wide, "uint32");
+  EXPECT_EQ(first(npy, "guess"), expected);
+  EXPECT_EQ(first(TokenHeader(9, 20240801, 7) + wide, "guess"), expected);
+  options_["vocabulary"] = "9";
+  const OpenedDataset narrow = Open();
+  std::vector<int32_t> input(4), target(4);
+  EXPECT_THAT(narrow.train->Get(0, 0, input.data(), target.data()).message(), HasSubstr("0 to 8"));
+  options_["path"] = folder_.Write("odd", wide + "x");
+  options_["format"] = "uint32";
+  ExpectError(StatusCode::kBadData, HasSubstr("no whole number of tokens"));
+}
+
+TEST_F(Tokens, TokensAloneAreThoseBehindAHeader) {
+  options_["holdout"] = "0";
+  options_["path"] = folder_.Write("x.bin", TokenBytes(Counting(5, 40)));
+  const auto expected = TokensOf(*Open().train, 3, 1);
+  options_["path"] = folder_.Write("raw.bin", TokenBytes(Counting(5, 40)).substr(1024));
+  options_["format"] = "uint16";
+  EXPECT_EQ(TokensOf(*Open().train, 3, 1), expected);
 }
 
 TEST_F(Tokens, TheDigestTellsWhetherRanksReadTheSame) {

@@ -34,12 +34,12 @@ TEST(Sizes, StayBelowTheirBounds) {
   // interfaces/engine: the contracts with a line of fields for each struct, and abi/ below them. The
   // product has the conformance kit, which was tests before it was a program of the SDK.
   const Bound bounds[] = {{{"core"}, 6000},
-                          {{"interfaces/engine"}, 2160},
+                          {{"interfaces/engine"}, 2190},
                           {{"interfaces/engine/abi"}, 720},
-                          {{"tools/conform"}, 8400},
-                          {kProduct, 61200},
-                          {{"tests"}, 38200},
-                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 8500},
+                          {{"tools/conform"}, 8450},
+                          {kProduct, 75000},
+                          {{"tests"}, 42000},
+                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 10000},
                           {{"tests/emulated_cuda"}, 7000}};
   for (const Bound& bound : bounds) {
     const size_t lines = LinesOfCode(FilesBelow(bound.folders));

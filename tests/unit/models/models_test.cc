@@ -367,6 +367,17 @@ TEST_F(ModelsTest, LayersCanHaveFactorsOfTheirOwn) {
   EXPECT_EQ(graph.parameters[4].DecayScale(), 1);
 }
 
+TEST_F(ModelsTest, ALossHasAttributesOfItsOwn) {
+  const graph::Graph graph = MustBuild(
+      "mlp { criterion { softmax_cross_entropy { label_smoothing: 0.1 } name: \"smooth\" }\n"
+      "  class_weights: \"1,2,3,4,5\" }",
+      kVectors);
+  EXPECT_EQ(NodesOf(graph), "linear1 smooth");
+  EXPECT_EQ(ParametersOf(graph), "linear1.weight 5x12, linear1.bias 5, class_weights 5");
+  EXPECT_THAT(Build("mlp { criterion { relu {} } }", kVectors),
+              FailsWith(StatusCode::kConfig, HasSubstr("relu: got 2 inputs")));
+}
+
 TEST_F(ModelsTest, WhatDoesNotFitIsRefused) {
   const struct {
     std::string model;

@@ -127,7 +127,7 @@ TEST(OptionSpecs, AreChecked) {
   refused({.name = "a", .type = OptionType::kInt, .min = 2, .max = 1},
           "has a range whose end is below its start");
   refused({.name = "a", .type = OptionType::kBool, .min = 1, .max = 2},
-          "has a range, but neither numbers nor a length");
+          "has a range, but is neither numbers nor a text or list");
   refused({.name = "a", .type = OptionType::kEnum},
           "must have choices if, and only if, it is an enum");
   refused({.name = "a", .type = OptionType::kInt, .choices = "x|y"},

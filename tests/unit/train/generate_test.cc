@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "tests/support/expect_status.h"
 #include "tests/unit/train/single_rank.h"
 
@@ -39,34 +42,43 @@ class GenerateTest : public ::testing::Test {
 };
 
 TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
-  const std::string first = Text("abc", {.bytes = 30, .seed = 7});
+  const std::string first = Text("abc", {.count = 30, .seed = 7});
   EXPECT_EQ(first.size(), 30u);
-  EXPECT_EQ(Text("abc", {.bytes = 30, .seed = 7}), first);
-  EXPECT_NE(Text("abc", {.bytes = 30, .seed = 8}), first);
-  EXPECT_NE(Text("abd", {.bytes = 30, .seed = 7}), first);
+  EXPECT_EQ(Text("abc", {.count = 30, .seed = 7}), first);
+  EXPECT_NE(Text("abc", {.count = 30, .seed = 8}), first);
+  EXPECT_NE(Text("abd", {.count = 30, .seed = 7}), first);
 }
 
 TEST_F(GenerateTest, OnlyTheLastBytesOfALongPromptCount) {
   const std::string end = "12345678";
   ASSERT_EQ(end.size(), static_cast<size_t>(kContext));
-  const std::string expected = Text(end, {.bytes = 20});
-  EXPECT_EQ(Text("something long before " + end, {.bytes = 20}), expected);
-  EXPECT_NE(Text("abcdefg8", {.bytes = 20}), expected);
+  const std::string expected = Text(end, {.count = 20});
+  EXPECT_EQ(Text("something long before " + end, {.count = 20}), expected);
+  EXPECT_NE(Text("abcdefg8", {.count = 20}), expected);
 }
 
 TEST_F(GenerateTest, AnEmptyPromptIsANewline) {
-  EXPECT_EQ(Text("", {.bytes = 20}), Text("\n", {.bytes = 20}));
+  EXPECT_EQ(Text("", {.count = 20}), Text("\n", {.count = 20}));
 }
 
 TEST_F(GenerateTest, WithoutTemperatureOrWithOneChoiceTheSeedIsOfNoUse) {
-  const std::string likeliest = Text("abc", {.bytes = 20, .temperature = 0, .seed = 1});
-  EXPECT_EQ(Text("abc", {.bytes = 20, .temperature = 0, .seed = 2}), likeliest);
-  EXPECT_EQ(Text("abc", {.bytes = 20, .temperature = 1, .top_k = 1, .seed = 3}), likeliest);
+  const std::string likeliest = Text("abc", {.count = 20, .temperature = 0, .seed = 1});
+  EXPECT_EQ(Text("abc", {.count = 20, .temperature = 0, .seed = 2}), likeliest);
+  EXPECT_EQ(Text("abc", {.count = 20, .temperature = 1, .top_k = 1, .seed = 3}), likeliest);
 }
 
 TEST_F(GenerateTest, APromptIsContinuedByteByByte) {
-  const std::string whole = Text("abc", {.bytes = 12, .temperature = 0});
-  EXPECT_EQ(Text("abc" + whole.substr(0, 5), {.bytes = 7, .temperature = 0}), whole.substr(5));
+  const std::string whole = Text("abc", {.count = 12, .temperature = 0});
+  EXPECT_EQ(Text("abc" + whole.substr(0, 5), {.count = 7, .temperature = 0}), whole.substr(5));
+}
+
+TEST_F(GenerateTest, TokensAreContinuedLikeBytes) {
+  std::vector<int32_t> tokens = {'a', 'b', 'c'};
+  ASSERT_THAT(run::GenerateTokens(*model_, {.count = 12, .temperature = 0}, &tokens), IsOk());
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()),
+            "abc" + Text("abc", {.count = 12, .temperature = 0}));
+  tokens = {256};
+  EXPECT_THAT(run::GenerateTokens(*model_, {}, &tokens), FailsWith(StatusCode::kConfig));
 }
 
 TEST_F(GenerateTest, AModelThatReadsNoTextIsRefused) {

@@ -48,30 +48,31 @@ TEST_F(MetricsFileTest, OneObjectPerLine) {
                                .communication_seconds = 1};
   ASSERT_THAT(file->Write(step), IsOk());
   const train::EvaluationReport evaluation{
-      .step = 3, .loss = 2.5, .accuracy = 0.5, .targets = 16, .seconds = 4};
+      .step = 3, .loss = 2.5, .targets = 16, .metrics = {{"accuracy", 0.5}}, .seconds = 4};
   ASSERT_THAT(file->Write(evaluation), IsOk());
   ASSERT_THAT(file->WriteCheckpoint(3, "a \"quoted\" name\n"), IsOk());
-  ASSERT_THAT(file->WritePluginMetric(1, "tcp.bytes", 1e9), IsOk());
+  ASSERT_THAT(file->WritePluginMetric(3, 1, "tcp.bytes", 1e9), IsOk());
   // Every line is there while the file is still open, as after a crash.
-  EXPECT_EQ(Lines(path_),
-            (std::vector<Json>{
-                {{"event", "step"},
-                 {"step", 3},
-                 {"epoch", 0.5},
-                 {"loss", 1.25},
-                 {"accuracy", 0.75},
-                 {"learning_rate", 0.1},
-                 {"samples", 8},
-                 {"seconds", 2.0},
-                 {"communication_seconds", 1.0}},
-                {{"event", "evaluation"},
-                 {"step", 3},
-                 {"loss", 2.5},
-                 {"accuracy", 0.5},
-                 {"targets", 16},
-                 {"seconds", 4.0}},
-                {{"event", "checkpoint"}, {"step", 3}, {"path", "a \"quoted\" name\n"}},
-                {{"event", "metric"}, {"rank", 1}, {"name", "tcp.bytes"}, {"value", 1e9}}}));
+  EXPECT_EQ(
+      Lines(path_),
+      (std::vector<Json>{
+          {{"event", "step"},
+           {"step", 3},
+           {"epoch", 0.5},
+           {"loss", 1.25},
+           {"accuracy", 0.75},
+           {"learning_rate", 0.1},
+           {"samples", 8},
+           {"seconds", 2.0},
+           {"communication_seconds", 1.0}},
+          {{"event", "evaluation"},
+           {"step", 3},
+           {"loss", 2.5},
+           {"accuracy", 0.5},
+           {"targets", 16},
+           {"seconds", 4.0}},
+          {{"event", "checkpoint"}, {"step", 3}, {"path", "a \"quoted\" name\n"}},
+          {{"event", "metric"}, {"step", 3}, {"rank", 1}, {"name", "tcp.bytes"}, {"value", 1e9}}}));
 }
 
 TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRunOrIsAppendedToIt) {
@@ -93,7 +94,7 @@ TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       for (int i = 0; i < 100; ++i) {
-        EXPECT_TRUE(file->WritePluginMetric(rank, "name", i).ok());
+        EXPECT_TRUE(file->WritePluginMetric(0, rank, "name", i).ok());
       }
     });
   }

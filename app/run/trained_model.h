@@ -1,0 +1,37 @@
+// A trained model in memory, with the data that its configuration names: no communication, no
+// optimizer's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "app/checkpoint/checkpoint.h"
+#include "app/config/config.h"
+#include "app/data/dataset_source.h"
+#include "core/base/rank_context.h"
+#include "core/exec/model_memory.h"
+#include "core/plugin/rank_plugins.h"
+
+namespace engine::run {
+
+struct TrainedModel {
+  // Each may use those before it.
+  std::unique_ptr<plugin::PluginSelection> chosen;  // those that a forward pass needs
+  std::unique_ptr<data::DatasetSource> data;
+  std::unique_ptr<plugin::RankPlugins> plugins;
+  std::unique_ptr<exec::ModelMemory> memory;  // with the parameters of the checkpoint
+};
+
+struct ModelUse {
+  int64_t samples = 1;     // at most so many in a forward pass
+  bool with_loss = false;  // else a graph for inference
+  bool reads_data = true;  // false: only if its options do not tell what a sample is
+};
+
+// All three arguments are borrowed. kMissingInput says how to name the data; kConfig when the data
+// calls its classes otherwise than the checkpoint.
+Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
+                               const config::Config& config, base::RankContext& rank,
+                               const ModelUse& use);
+
+}  // namespace engine::run

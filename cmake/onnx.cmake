@@ -1,0 +1,10 @@
+# engine_onnx_schema: the messages of ONNX (Debian: libonnx-dev), for the plugin onnx and for app/weights.
+find_package(Protobuf REQUIRED)
+find_path(ENGINE_ONNX_INCLUDE_DIR onnx/onnx_pb.h)
+find_library(ENGINE_ONNX_PROTO onnx_proto)
+if(ENGINE_ONNX_INCLUDE_DIR AND ENGINE_ONNX_PROTO)
+  add_library(engine_onnx_schema INTERFACE)
+  target_include_directories(engine_onnx_schema SYSTEM INTERFACE ${ENGINE_ONNX_INCLUDE_DIR})
+  target_compile_definitions(engine_onnx_schema INTERFACE ONNX_ML=1 ONNX_NAMESPACE=onnx)
+  target_link_libraries(engine_onnx_schema INTERFACE ${ENGINE_ONNX_PROTO} protobuf::libprotobuf)
+endif()

@@ -1,0 +1,238 @@
+// Lowering: where elements lie, and how they get where an op wants them.
+#include <algorithm>
+#include <utility>
+
+#include "lowering.h"
+
+namespace engine::onnx {
+namespace {
+
+int64_t ExtentOf(const Layout& layout, const std::vector<int>& axes) {
+  int64_t extent = 1;
+  for (const int axis : axes) extent *= layout.axes[axis];
+  return extent;
+}
+
+// What a transposition moves as one: axes that follow one another before and after. Samples are apart.
+Groups Runs(const Layout& layout, std::span<const int> order) {
+  Groups runs;
+  for (const int axis : order) {
+    const bool follows = !runs.empty() && runs.back().back() == axis - 1;
+    const bool behind_samples = layout.batched && axis == 1;
+    if (!follows || behind_samples) runs.emplace_back();
+    runs.back().push_back(axis);
+  }
+  return runs;
+}
+
+}  // namespace
+
+Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept) {
+  Groups groups;
+  for (const int axis : order) groups.push_back({axis});
+  for (size_t i = layout.batched ? 1 : 0;
+       groups.size() > size_t{kMaxDims} && i + 1 + kept < groups.size();) {
+    groups[i].insert(groups[i].end(), groups[i + 1].begin(), groups[i + 1].end());
+    groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  return groups;
+}
+
+Result<ModelValue> Lowering::Reshape(const Node& node, ModelValue value, const Shape& shape) {
+  const TensorSpec spec = Spec(value);
+  if (spec.shape == shape) return value;
+  const Dims behind(shape.dims + (spec.batched != 0 ? 1 : 0), shape.dims + shape.ndim);
+  return Emit(node.name() + ".reshape", "reshape", {value}, {IntsAttribute("shape", behind)});
+}
+
+// By the ops of image models where it is what those do: they take a batch in any type.
+Result<ModelValue> Lowering::Transpose(const Node& node, const Value& value,
+                                       std::span<const int> order) {
+  ENGINE_ASSIGN_OR_RETURN(ModelValue engine, Engine(value));
+  const std::pair key(engine, std::vector<int>(order.begin(), order.end()));
+  if (const auto found = transposed_.find(key); found != transposed_.end()) return found->second;
+  const Layout& layout = value.layout;
+  const TensorSpec spec = Spec(engine);
+  const std::string name = node.name() + ".transpose";
+  const bool is_plane = layout.batched && layout.axes.size() == 4 && spec.shape.ndim == 4;
+  if (is_plane && key.second == std::vector{0, 2, 3, 1}) {
+    ENGINE_ASSIGN_OR_RETURN(engine, Emit(name, "to_channels_last", {engine}));
+  } else if (is_plane && key.second == std::vector{0, 3, 1, 2}) {
+    ENGINE_ASSIGN_OR_RETURN(engine, Emit(name, "to_channels_first", {engine}));
+  } else {
+    const Groups runs = Runs(layout, order);
+    Groups before = runs;
+    std::ranges::sort(before);
+    if (runs.size() > size_t{kMaxDims}) {
+      return node.Error(StatusCode::kUnsupported, "needs a transposition of %zu dimensions",
+                        runs.size());
+    }
+    Shape shape;
+    for (const std::vector<int>& run : before) {
+      shape.dims[shape.ndim++] = ExtentOf(layout, run);
+    }
+    if (layout.batched) shape[0] = spec.shape[0];
+    ENGINE_ASSIGN_OR_RETURN(engine, Reshape(node, engine, shape));
+    Dims places;
+    for (const std::vector<int>& run : runs) {
+      if (layout.batched && run[0] == 0) continue;
+      places.push_back(std::ranges::find(before, run) - before.begin());
+    }
+    ENGINE_ASSIGN_OR_RETURN(engine,
+                            Emit(name, "transpose", {engine}, {IntsAttribute("order", places)}));
+  }
+  return transposed_[key] = engine;
+}
+
+Result<ModelValue> Lowering::Arrange(const Node& node, const Value& value, const Groups& groups) {
+  const Layout& layout = value.layout;
+  std::vector<int> order;
+  for (const std::vector<int>& group : groups)
+    order.insert(order.end(), group.begin(), group.end());
+  if (layout.batched && (groups.empty() || groups[0] != std::vector{0})) {
+    return node.Error(StatusCode::kUnsupported,
+                      "needs its input in an order in which the elements of a sample are apart");
+  }
+  ENGINE_ASSIGN_OR_RETURN(ModelValue engine, Engine(value));
+  if (order != layout.MemoryOrder()) {
+    ENGINE_ASSIGN_OR_RETURN(engine, Transpose(node, value, order));
+  }
+  if (groups.size() > size_t{kMaxDims}) {
+    return node.Error(StatusCode::kUnsupported, "needs a tensor of %zu dimensions", groups.size());
+  }
+  Shape shape;
+  for (const std::vector<int>& group : groups) shape.dims[shape.ndim++] = ExtentOf(layout, group);
+  if (layout.batched) shape[0] = Spec(engine).shape[0];
+  return Reshape(node, engine, shape);
+}
+
+Result<Value> Lowering::Contiguous(const Node& node, const Value& value) {
+  Groups groups;
+  for (const std::vector<int>& dim : value.layout.dims) {
+    std::vector<int>& group = groups.emplace_back();
+    std::ranges::copy_if(dim, std::back_inserter(group), [](int axis) { return axis != kShared; });
+  }
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue engine, Arrange(node, value, groups));
+  Value made{.engine = engine,
+             .layout = Layout::RowMajor(value.Shape(), value.layout.batched, samples_)};
+  return made;
+}
+
+// A constant that was expanded to the batch says the same for each sample: it is needed once.
+void Lowering::DropCopies(std::vector<Value>* values) const {
+  for (Value& value : *values) {
+    if (value.constant == nullptr) continue;
+    Tensor tensor = *value.constant;
+    for (const Value& other : *values) {
+      for (int from_end = 1; from_end <= other.layout.rank(); ++from_end) {
+        const std::vector<int>& dim = other.layout.dims[other.layout.rank() - from_end];
+        const int at = static_cast<int>(tensor.dims.size()) - from_end;
+        if (dim.size() != 1 || !other.layout.IsSamples(dim[0]) || at < 0 ||
+            tensor.dims[at] != samples_ || samples_ == 1) {
+          continue;
+        }
+        const int64_t inner = Count({tensor.dims.begin() + at + 1, tensor.dims.end()});
+        const int64_t outer = Count({tensor.dims.begin(), tensor.dims.begin() + at});
+        std::vector<double> once;
+        bool equal = true;
+        for (int64_t i = 0; i < outer; ++i) {
+          const auto first = tensor.values.begin() + i * samples_ * inner;
+          for (int64_t j = 1; j < samples_; ++j) {
+            equal = equal && std::equal(first, first + inner, first + j * inner);
+          }
+          once.insert(once.end(), first, first + inner);
+        }
+        if (!equal) continue;
+        tensor.values = std::move(once);
+        tensor.dims[at] = 1;
+      }
+    }
+    value.layout = Layout::RowMajor(tensor.dims, false, samples_);
+    value.constant = std::make_shared<const Tensor>(std::move(tensor));
+  }
+}
+
+// The columns of all dimensions, in the order of memory of a tensor that has all of them, else
+// samples first and then in logical order. A tensor has an extent of 1 where a column is not its own.
+Result<std::vector<ModelValue>> Lowering::Broadcast(const Node& node, std::vector<Value> values,
+                                                    Layout* result) {
+  DropCopies(&values);
+  std::vector<Layout*> layouts;
+  for (Value& value : values) layouts.push_back(&value.layout);
+  std::vector<std::vector<Column>> dims;
+  if (!Align(layouts, 0, &dims)) {
+    for (Value& value : values) {
+      ENGINE_ASSIGN_OR_RETURN(value, Contiguous(node, value));
+    }
+    if (!Align(layouts, 0, &dims)) {
+      return node.Error(StatusCode::kUnsupported,
+                        "its inputs have shapes that do not fit together");
+    }
+  }
+  *result = Layout{.samples = samples_};
+  std::vector<const Column*> columns;  // those with memory
+  for (const std::vector<Column>& dim : dims) {
+    for (const Column& column : dim) {
+      if (std::ranges::any_of(column.axis, [](int axis) { return axis >= 0; }))
+        columns.push_back(&column);
+    }
+  }
+  const auto is_samples = [&](const Column* column) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (column->axis[i] == 0 && values[i].layout.batched) return true;
+    }
+    return false;
+  };
+  size_t whole = values.size();
+  for (size_t i = 0; i < values.size() && whole == values.size(); ++i) {
+    if (std::ranges::all_of(columns, [&](const Column* column) { return column->axis[i] >= 0; }))
+      whole = i;
+  }
+  if (whole < values.size()) {
+    std::ranges::sort(columns, {}, [&](const Column* column) { return column->axis[whole]; });
+  }
+  std::ranges::stable_sort(columns, std::greater(), is_samples);
+  result->batched = !columns.empty() && is_samples(columns[0]);
+  for (const Column* const column : columns) result->axes.push_back(column->extent);
+  for (const std::vector<Column>& dim : dims) {
+    std::vector<int>& axes = result->dims.emplace_back();
+    for (const Column& column : dim) {
+      const auto place = std::ranges::find(columns, &column);
+      axes.push_back(place == columns.end() ? kShared : static_cast<int>(place - columns.begin()));
+    }
+  }
+  // Neighbours that the same tensors have are one dimension where there are too many.
+  std::vector<std::vector<const Column*>> together;
+  for (const Column* const column : columns) {
+    const auto same = [&](const Column* other) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        if ((column->axis[i] >= 0) != (other->axis[i] >= 0)) return false;
+      }
+      return !is_samples(other);
+    };
+    const bool joins =
+        columns.size() > size_t{kMaxDims} && !together.empty() && same(together.back()[0]);
+    if (!joins) together.emplace_back();
+    together.back().push_back(column);
+  }
+  std::vector<ModelValue> inputs;
+  for (size_t i = 0; i < values.size(); ++i) {
+    Groups groups;
+    for (const auto& group : together) {
+      std::vector<int>& axes = groups.emplace_back();
+      for (const Column* const column : group) {
+        if (column->axis[i] >= 0) axes.push_back(column->axis[i]);
+      }
+    }
+    // Leading extents of 1 are no matter where there are no samples.
+    while (!values[i].layout.batched && groups.size() > 1 && groups[0].empty())
+      groups.erase(groups.begin());
+    if (values[i].layout.batched != 0 && groups[0] != std::vector{0}) {
+      return node.Error(StatusCode::kUnsupported, "mixes samples with another dimension");
+    }
+    ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), Arrange(node, values[i], groups));
+  }
+  return inputs;
+}
+
+}  // namespace engine::onnx

@@ -1,0 +1,224 @@
+// Convolutions, pools and resizing: channels are last in the engine, and planes have rows and columns
+// (an axis alone is a plane with one row).
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lowering.h"
+
+namespace engine::onnx {
+namespace {
+
+struct Plane {
+  ModelValue input;  // (B, H, W, C)
+  Layout layout;     // of the value: memory in that order
+  bool is_line = false;
+};
+
+Result<Plane> PlaneOf(Lowering& lowering, const Node& node, const Value& x) {
+  const std::vector<std::vector<int>>& dims = x.layout.dims;
+  if (dims.size() != 3 && dims.size() != 4) {
+    return node.Error(StatusCode::kUnsupported,
+                      "works on %zu dimensions; planes (N, C, H, W) and "
+                      "lines (N, C, L) are known",
+                      dims.size());
+  }
+  if (dims[0] != std::vector{0} || !x.layout.batched) {
+    return node.Error(StatusCode::kUnsupported,
+                      "needs a batch of samples in dimension 0, and nothing "
+                      "else there");
+  }
+  Plane plane{.layout = x.layout, .is_line = dims.size() == 3};
+  const Groups groups = {dims[0], plane.is_line ? std::vector<int>() : dims[2], dims.back(),
+                         dims[1]};
+  ENGINE_ASSIGN_OR_RETURN(plane.input, lowering.Arrange(node, x, groups));
+  return plane;
+}
+
+// What an op gave as (B, H, W, C), called (N, C, H, W) or (N, C, L).
+void SetPlane(Lowering& lowering, const Node& node, const Plane& plane, ModelValue made) {
+  const Shape shape = lowering.Spec(made).shape;
+  const Dims line = {lowering.samples(), shape[2], shape[3]};
+  const Dims whole = {lowering.samples(), shape[1], shape[2], shape[3]};
+  Layout layout = Layout::RowMajor(plane.is_line ? line : whole, true, lowering.samples());
+  const int64_t order[] = {0, plane.is_line ? 2 : 3, 1, 2};
+  layout.Permute(std::span(order).first(plane.is_line ? 3 : 4));
+  lowering.Set(node.output(0), {.engine = made, .layout = std::move(layout)});
+}
+
+// A list of an attribute as rows and columns.
+Dims RowsAndColumns(const Plane& plane, Dims list, int64_t otherwise) {
+  if (list.empty()) list.assign(plane.is_line ? 1 : 2, otherwise);
+  if (plane.is_line) list.insert(list.begin(), otherwise);
+  return list;
+}
+
+// Top, left, bottom, right: as given, or as `auto_pad` says for this window.
+Dims Padding(const Node& node, const Plane& plane, const Shape& input, const Dims& kernel,
+             const Dims& stride, const Dims& dilation) {
+  Dims pads = node.Ints("pads", Dims(plane.is_line ? 2 : 4, 0));
+  if (plane.is_line) pads = {0, pads[0], 0, pads[1]};
+  const std::string automatic = node.Text("auto_pad", "NOTSET");
+  if (!automatic.starts_with("SAME")) return pads;
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t extent = input[static_cast<int32_t>(i) + 1];
+    const int64_t outputs = (extent + stride[i] - 1) / stride[i];
+    const int64_t all = std::max<int64_t>(
+        (outputs - 1) * stride[i] + (kernel[i] - 1) * dilation[i] + 1 - extent, 0);
+    pads[i] = automatic == "SAME_LOWER" ? all - all / 2 : all / 2;
+    pads[i + 2] = all - pads[i];
+  }
+  return pads;
+}
+
+Status LowerConv(Lowering& lowering, const Node& node) {
+  const bool transposed = node.type() == "ConvTranspose";
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
+  Value bias;
+  if (node.HasInput(2)) {
+    ENGINE_ASSIGN_OR_RETURN(bias, lowering.Input(node, 2));
+  }
+  ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
+  const Dims shape = weight.Shape();
+  if (shape.size() != x.Shape().size())
+    return node.Error(StatusCode::kBadData, "has a weight of another rank");
+  const Dims kernel = RowsAndColumns(plane, {shape.begin() + 2, shape.end()}, 1);
+  const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
+  const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
+  const Dims more = RowsAndColumns(plane, node.Ints("output_padding"), 0);
+  const Dims padding =
+      Padding(node, plane, lowering.Spec(plane.input).shape, kernel, stride, dilation);
+  const int64_t groups = node.Int("group", 1);
+  const int64_t channels = transposed ? shape[1] * groups : shape[0];
+  const int64_t inputs = transposed ? shape[0] : shape[1] * groups;
+  if (inputs != x.Shape()[1]) {
+    return node.Error(StatusCode::kConfig,
+                      "convolves %lld channels, but the data gives it %lld: it was "
+                      "exported for other data",
+                      static_cast<long long>(inputs), static_cast<long long>(x.Shape()[1]));
+  }
+  if (transposed && !node.Ints("output_shape").empty()) {
+    return node.Error(StatusCode::kUnsupported, "names its output_shape; export pads instead");
+  }
+  Attributes attributes = {kit::Int("channels", channels),      IntsAttribute("kernel", kernel),
+                           IntsAttribute("stride", stride),     IntsAttribute("padding", padding),
+                           IntsAttribute("dilation", dilation), kit::Int("groups", groups),
+                           kit::Bool("bias", node.HasInput(2))};
+  if (transposed) {
+    attributes.push_back(IntsAttribute("output_padding", more));
+  } else {
+    attributes.push_back(kit::Word("layout", "oihw"));
+  }
+  Groups weight_groups = weight.layout.dims;
+  if (plane.is_line) weight_groups.insert(weight_groups.begin() + 2, std::vector<int>());
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
+                          lowering.EmitLayer(node, transposed ? "conv_transpose2d" : "conv2d",
+                                             plane.input, weight, weight_groups, !plane.is_line,
+                                             node.HasInput(2) ? &bias : nullptr, attributes));
+  SetPlane(lowering, node, plane, made);
+  return {};
+}
+
+Status LowerPool(Lowering& lowering, const Node& node) {
+  const bool is_max = node.type() == "MaxPool";
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
+  const Dims kernel = RowsAndColumns(plane, node.Ints("kernel_shape"), 1);
+  const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
+  const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
+  const Dims padding =
+      Padding(node, plane, lowering.Spec(plane.input).shape, kernel, stride, dilation);
+  Attributes attributes = {IntsAttribute("kernel", kernel), IntsAttribute("stride", stride),
+                           IntsAttribute("padding", padding),
+                           kit::Bool("ceil", node.Int("ceil_mode", 0) != 0)};
+  if (is_max) {
+    attributes.push_back(IntsAttribute("dilation", dilation));
+  } else {
+    attributes.push_back(kit::Bool("count_padding", node.Int("count_include_pad", 0) != 0));
+  }
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue made,
+      lowering.Emit(node.name(), is_max ? "max_pool" : "avg_pool", {plane.input}, attributes));
+  SetPlane(lowering, node, plane, made);
+  return {};
+}
+
+Status LowerGlobalPool(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
+  const char* const op = node.type() == "GlobalMaxPool" ? "global_max_pool" : "global_avg_pool";
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, {plane.input}));
+  Dims shape = x.Shape();
+  std::fill(shape.begin() + 2, shape.end(), 1);
+  lowering.Set(node.output(0),
+               {.engine = made, .layout = Layout::RowMajor(shape, true, lowering.samples())});
+  return {};
+}
+
+// Extents of the result, from the sizes or the scales of the node: (N, C, H, W) with N and C as they
+// are.
+Result<Dims> ResizedShape(Lowering& lowering, const Node& node, const Dims& shape) {
+  const bool old = node.type() == "Upsample";
+  ENGINE_ASSIGN_OR_RETURN(const auto scales, lowering.Constant(node, old ? 1 : 2));
+  ENGINE_ASSIGN_OR_RETURN(const auto sizes, lowering.Constant(node, 3));
+  Dims result = shape;
+  if (sizes != nullptr && sizes->count() == static_cast<int64_t>(shape.size())) {
+    result = sizes->Ints();
+  } else if (scales != nullptr && scales->count() == static_cast<int64_t>(shape.size())) {
+    for (size_t i = 0; i < shape.size(); ++i) {
+      result[i] =
+          static_cast<int64_t>(std::floor(static_cast<double>(shape[i]) * scales->values[i]));
+    }
+  } else {
+    return node.Error(StatusCode::kBadData, "has neither scales nor sizes of all dimensions");
+  }
+  if (result[0] == shape[0] && result[1] == shape[1]) return result;
+  return node.Error(StatusCode::kUnsupported, "resizes samples or channels");
+}
+
+Status LowerResize(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
+  ENGINE_ASSIGN_OR_RETURN(const Dims shape, ResizedShape(lowering, node, x.Shape()));
+  const std::string mode = node.Text("mode", "nearest");
+  std::string coordinates = node.Text("coordinate_transformation_mode", "half_pixel");
+  if (node.type() == "Upsample") coordinates = "asymmetric";
+  if (coordinates == "pytorch_half_pixel") coordinates = "half_pixel";
+  const bool known = (mode == "nearest" || mode == "linear") &&
+                     (coordinates == "half_pixel" || coordinates == "asymmetric" ||
+                      coordinates == "align_corners");
+  if (!known) {
+    return node.Error(StatusCode::kUnsupported,
+                      "resizes by mode '%s' with coordinates '%s'; nearest and "
+                      "linear are known",
+                      mode.c_str(), coordinates.c_str());
+  }
+  const Dims size = RowsAndColumns(plane, {shape.begin() + 2, shape.end()}, 1);
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
+                          lowering.Emit(node.name(), "resize", {plane.input},
+                                        {IntsAttribute("size", size),
+                                         kit::Word("mode", mode == "linear" ? "bilinear" : mode),
+                                         kit::Word("coordinates", coordinates)}));
+  SetPlane(lowering, node, plane, made);
+  return {};
+}
+
+constexpr HandlerEntry kHandlers[] = {
+    {"AveragePool", LowerPool},
+    {"Conv", LowerConv},
+    {"ConvTranspose", LowerConv},
+    {"GlobalAveragePool", LowerGlobalPool},
+    {"GlobalMaxPool", LowerGlobalPool},
+    {"MaxPool", LowerPool},
+    {"Resize", LowerResize},
+    {"Upsample", LowerResize},
+};
+
+}  // namespace
+
+std::span<const HandlerEntry> ImageHandlers() {
+  return kHandlers;
+}
+
+}  // namespace engine::onnx

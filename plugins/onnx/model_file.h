@@ -1,0 +1,83 @@
+// An ONNX file: its nodes, and the tensors in it and beside it.
+#pragma once
+
+#include <onnx/onnx_pb.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/status.h"
+#include "tensor.h"
+
+namespace engine::onnx {
+
+namespace proto = ::onnx;
+
+// A node as handlers see it. Borrows the file.
+class Node {
+ public:
+  Node(const proto::NodeProto& node, int64_t opset) : node_(&node), opset_(opset) {}
+
+  const std::string& type() const { return node_->op_type(); }
+  const proto::NodeProto& proto() const { return *node_; }
+  int64_t opset() const { return opset_; }  // of the default domain
+  // The node's own name, or that of what it gives.
+  const std::string& name() const { return node_->name().empty() ? output(0) : node_->name(); }
+  size_t input_count() const { return static_cast<size_t>(node_->input_size()); }
+  size_t output_count() const { return static_cast<size_t>(node_->output_size()); }
+  // "" where an optional one is left out.
+  const std::string& input(size_t i) const;
+  const std::string& output(size_t i) const;
+  bool HasInput(size_t i) const { return !input(i).empty(); }
+
+  // Attributes, or what holds where there is none.
+  const proto::AttributeProto* Find(std::string_view name) const;
+  int64_t Int(std::string_view name, int64_t otherwise) const;
+  double Float(std::string_view name, double otherwise) const;
+  std::string Text(std::string_view name, const std::string& otherwise) const;
+  Dims Ints(std::string_view name, const Dims& otherwise = {}) const;
+
+  // An error that begins with the node's name and type.
+  __attribute__((format(printf, 3, 4))) Status Error(StatusCode code, const char* format,
+                                                     ...) const;
+
+ private:
+  const proto::NodeProto* node_;
+  int64_t opset_;
+};
+
+class ModelFile {
+ public:
+  // kMissingInput; kBadData for what is no model, or one that is cut off; kUnsupported for an opset
+  // that this plugin does not know.
+  static Result<std::unique_ptr<ModelFile>> Open(const std::string& path);
+
+  const proto::GraphProto& graph() const { return model_.graph(); }
+  int64_t opset() const { return opset_; }
+  const std::string& path() const { return path_; }
+  const proto::TensorProto* FindInitializer(const std::string& name) const;
+
+  // The elements of a tensor, whatever their type. kBadData with its name; kMissingInput for a file
+  // with external data that is not there.
+  Status Read(const proto::TensorProto& tensor, std::span<float> values) const;
+
+ private:
+  explicit ModelFile(std::string path) : path_(std::move(path)) {}
+  Status Parse();
+
+  const std::string path_;
+  proto::ModelProto model_;
+  int64_t opset_ = 0;
+  std::map<std::string, const proto::TensorProto*> initializers_;
+};
+
+// As Read, of one in the file `path`.
+Result<Tensor> ReadTensor(const proto::TensorProto& tensor, const std::string& path);
+bool IsFloat(const proto::TensorProto& tensor);
+Dims DimsOf(const proto::TensorProto& tensor);
+
+}  // namespace engine::onnx

@@ -1,0 +1,221 @@
+// Reductions over dimensions, and the norms that are made of them.
+#include "norms.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lowering.h"
+#include "shape_rules.h"
+
+namespace engine::onnx {
+namespace {
+
+// ---- Along dimensions
+
+Status LowerReduce(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
+  const Layout& layout = x.layout;
+  Dims dims = ListOf(node, "axes", given.get());
+  for (size_t i = 0; dims.empty() && i < layout.dims.size(); ++i)
+    dims.push_back(static_cast<int64_t>(i));
+  std::vector<bool> reduced(layout.dims.size(), false);
+  for (const int64_t dim : dims) {
+    ENGINE_ASSIGN_OR_RETURN(const int64_t at, AxisOf(node, dim, reduced.size()));
+    reduced[at] = true;
+  }
+  Dims axes;
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    for (const int axis : layout.dims[i]) {
+      if (reduced[i] && layout.IsSamples(axis)) {
+        return node.Error(StatusCode::kUnsupported, "reduces over the samples of a batch");
+      }
+      if (reduced[i]) axes.push_back(axis);
+    }
+  }
+  Value y{.layout = {.batched = layout.batched, .samples = layout.samples}};
+  std::vector<int> place(layout.axes.size());
+  for (size_t i = 0; i < layout.axes.size(); ++i) {
+    place[i] = static_cast<int>(y.layout.axes.size());
+    if (std::ranges::find(axes, static_cast<int64_t>(i)) == axes.end())
+      y.layout.axes.push_back(layout.axes[i]);
+  }
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    if (reduced[i] && node.Int("keepdims", 1) == 0) continue;
+    std::vector<int>& dim = y.layout.dims.emplace_back();
+    if (reduced[i]) continue;
+    for (const int axis : layout.dims[i]) dim.push_back(axis == kShared ? kShared : place[axis]);
+  }
+  if (axes.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(y.engine, lowering.Engine(x));
+  } else {
+    ENGINE_ASSIGN_OR_RETURN(
+        const ModelValue input,
+        lowering.Arrange(node, x, OneEach(layout, layout.MemoryOrder(), layout.axes.size())));
+    const char* const op = node.type() == "ReduceMean"  ? "reduce_mean"
+                           : node.type() == "ReduceMax" ? "reduce_max"
+                                                        : "reduce_sum";
+    ENGINE_ASSIGN_OR_RETURN(y.engine,
+                            lowering.Emit(node.name(), op, {input}, {IntsAttribute("axes", axes)}));
+  }
+  lowering.Set(node.output(0), std::move(y));
+  return {};
+}
+
+Status LowerSoftmax(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(Value x, lowering.Input(node, 0));
+  const auto rank = static_cast<size_t>(x.layout.rank());
+  ENGINE_ASSIGN_OR_RETURN(const int64_t dim,
+                          AxisOf(node, node.Int("axis", node.opset() < 13 ? 1 : -1), rank));
+  if (node.opset() < 13 && dim != static_cast<int64_t>(rank) - 1) {
+    return node.Error(StatusCode::kUnsupported,
+                      "is over several dimensions; export it with opset 13");
+  }
+  std::vector<int> inner = x.layout.dims[dim];
+  ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, inner));
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue made,
+      lowering.Emit(node.name(), node.type() == "Softmax" ? "softmax" : "log_softmax",
+                    {last.input}));
+  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
+  return {};
+}
+
+Status LowerLayerNormalization(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
+  Value bias;
+  if (node.HasInput(2)) {
+    ENGINE_ASSIGN_OR_RETURN(bias, lowering.Input(node, 2));
+  }
+  ENGINE_ASSIGN_OR_RETURN(const int64_t axis,
+                          AxisOf(node, node.Int("axis", -1), x.layout.dims.size()));
+  return LowerNorm(lowering, node, "layer_norm", x, x.layout.rank() - static_cast<int>(axis),
+                   weight, node.HasInput(2) ? &bias : nullptr, node.Float("epsilon", 1e-5));
+}
+
+// ---- With channels in dimension 1
+
+// The initialiser's name ends in this: a batch norm has its parameters from one module.
+std::string ModuleOf(const Node& node) {
+  const std::string& name = node.input(1);
+  return name.ends_with(".weight") ? name.substr(0, name.size() - 7) : node.name();
+}
+
+Status LowerBatchNormalization(Lowering& lowering, const Node& node) {
+  constexpr const char* kOwn[] = {"weight", "bias", "running_mean", "running_var"};
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  if (x.layout.rank() < 2) return node.Error(StatusCode::kBadData, "has no channels");
+  ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, x.layout.dims[1]));
+  std::string module = ModuleOf(node);
+  for (size_t i = 0; i < 4; ++i) {
+    const proto::TensorProto* const tensor = lowering.file().FindInitializer(node.input(i + 1));
+    if (tensor == nullptr || DimsOf(*tensor) != Dims{x.Shape()[1]}) {
+      return node.Error(StatusCode::kUnsupported,
+                        "its input '%s' is no initialiser with a number for "
+                        "each channel",
+                        node.input(i + 1).c_str());
+    }
+  }
+  if (lowering.IsBound(node.input(1))) {
+    return node.Error(StatusCode::kUnsupported, "has the parameters of another node, '%s'",
+                      node.input(1).c_str());
+  }
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
+                          lowering.Emit(module, "batch_norm", {last.input},
+                                        {kit::Float("momentum", 1 - node.Float("momentum", 0.9)),
+                                         kit::Float("epsilon", node.Float("epsilon", 1e-5)),
+                                         kit::Bool("sync", lowering.sync_batch_norm())}));
+  for (size_t i = 0; i < 4; ++i) {
+    lowering.Bind(lowering.LastName() + "." + kOwn[i], node.input(i + 1));
+  }
+  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
+  return {};
+}
+
+Status LowerInstanceNormalization(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Input(node, 2));
+  if (x.layout.rank() < 3) return node.Error(StatusCode::kBadData, "has no plane");
+  return LowerGroupNorm(lowering, node, x, x.Shape()[1], weight, bias, node.Float("epsilon", 1e-5));
+}
+
+Status LowerGroupNormalization(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Input(node, 2));
+  const int64_t groups = node.Int("num_groups", 1);
+  if (x.layout.rank() < 2 || weight.Shape() != Dims{x.Shape()[1]}) {
+    return node.Error(StatusCode::kUnsupported, "has not a number for each channel");
+  }
+  return LowerGroupNorm(lowering, node, x, groups, weight, bias, node.Float("epsilon", 1e-5));
+}
+
+constexpr HandlerEntry kHandlers[] = {
+    {"BatchNormalization", LowerBatchNormalization},
+    {"GroupNormalization", LowerGroupNormalization},
+    {"InstanceNormalization", LowerInstanceNormalization},
+    {"LayerNormalization", LowerLayerNormalization},
+    {"LogSoftmax", LowerSoftmax},
+    {"ReduceMax", LowerReduce},
+    {"ReduceMean", LowerReduce},
+    {"ReduceSum", LowerReduce},
+    {"Softmax", LowerSoftmax},
+};
+
+}  // namespace
+
+Result<Last> MakeLast(Lowering& lowering, const Node& node, const Value& x,
+                      const std::vector<int>& inner) {
+  for (const int axis : inner) {
+    if (x.layout.IsSamples(axis)) {
+      return node.Error(StatusCode::kUnsupported, "works along the samples of a batch");
+    }
+  }
+  std::vector<int> order;
+  for (const int axis : x.layout.MemoryOrder()) {
+    if (std::ranges::find(inner, axis) == inner.end()) order.push_back(axis);
+  }
+  Groups groups = OneEach(x.layout, order);
+  while (groups.size() > size_t{kMaxDims} - 1) {
+    groups[1].insert(groups[1].end(), groups[2].begin(), groups[2].end());
+    groups.erase(groups.begin() + 2);
+  }
+  if (groups.empty()) groups.emplace_back();
+  groups.push_back(inner);
+  order.insert(order.end(), inner.begin(), inner.end());
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Arrange(node, x, groups));
+  return Last{input, x.layout.Reordered(order)};
+}
+
+Status LowerNorm(Lowering& lowering, const Node& node, std::string_view op, const Value& x,
+                 int over, const Value& weight, const Value* bias, double epsilon) {
+  std::vector<int> inner;
+  for (int i = x.layout.rank() - over; i < x.layout.rank(); ++i) {
+    inner.insert(inner.end(), x.layout.dims[i].begin(), x.layout.dims[i].end());
+  }
+  ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, inner));
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue made,
+      lowering.EmitNorm(node, op, last.input, weight, bias, {kit::Float("epsilon", epsilon)}));
+  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
+  return {};
+}
+
+Status LowerGroupNorm(Lowering& lowering, const Node& node, const Value& x, int64_t groups,
+                      const Value& weight, const Value& bias, double epsilon) {
+  ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, x.layout.dims[1]));
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue made,
+      lowering.EmitNorm(node, "group_norm", last.input, weight, &bias,
+                        {kit::Int("groups", groups), kit::Float("epsilon", epsilon)}));
+  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
+  return {};
+}
+
+std::span<const HandlerEntry> NormHandlers() {
+  return kHandlers;
+}
+
+}  // namespace engine::onnx

@@ -1,0 +1,356 @@
+// table: rows of numbers and words, in CSV files and arrays of NumPy.
+//
+// A sample has `features` (float32), `target` (int32, a class; or float32, one number or several) and, if
+// there is one, a weight. A class is a whole number, or the place of its word among the sorted
+// words of its column. Of a column of words each word is a feature of its own, 1 where it stands
+// (one-hot), or the column is one feature, the number of the word.
+//
+// What is held out is a share of the rows, chosen by a hash of seed and row, or files of its own, which
+// are read with the words, means and deviations of the data to train on.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "columns.h"
+#include "data_kit/csv.h"
+#include "data_kit/normalization.h"
+#include "data_kit/npy.h"
+#include "engine/plugin.h"
+#include "kit/create.h"
+#include "kit/dataset.h"
+#include "kit/digest.h"
+#include "kit/options.h"
+#include "kit/row_split.h"
+#include "source.h"
+
+namespace engine::table {
+namespace {
+
+constexpr double kMostGuessedClasses = 1000, kMostClasses = 1 << 24;
+
+enum class TargetType { kGuess, kClass, kNumber };
+TargetType TargetTypeOf(std::string_view word) {
+  if (word == "class") return TargetType::kClass;
+  return word == "number" ? TargetType::kNumber : TargetType::kGuess;
+}
+
+struct Feature {
+  size_t width = 1;  // numbers of the sample; words: one for each
+  float mean = 0, deviation = 1;
+};
+
+class Table final : public kit::ReadDataset {
+ public:
+  explicit Table(const Options& options)
+      : ReadDataset("table " + std::string(options.String("path")),
+                    {.name = "features", .shape = {}}, {.name = "target", .shape = {}}),
+        paths_{std::string(options.String("path")), std::string(options.String("target_path")),
+               std::string(options.String("weight_path"))},
+        eval_paths_{std::string(options.String("eval_path")),
+                    std::string(options.String("eval_target_path")),
+                    std::string(options.String("eval_weight_path"))},
+        choices_{std::string(options.String("features")), std::string(options.String("target")),
+                 std::string(options.String("weight")), std::string(options.String("ignore"))},
+        words_(options.String("words")),
+        delimiter_(options.String("delimiter")),
+        header_(options.Bool("header")),
+        one_hot_(options.String("encode") == "one_hot"),
+        normalizes_(options.Bool("normalize")),
+        fills_missing_(options.String("missing") == "mean"),
+        target_type_(TargetTypeOf(options.String("target_type"))),
+        shape_(options.Ints("shape").begin(), options.Ints("shape").end()),
+        holdout_(options.Float("holdout")) {
+    knows_samples_ = false;
+  }
+
+  Status Fill(const FillCall& call) const noexcept override {
+    return kit::CatchNoMemory([&] { return FillRows(call); });
+  }
+
+ private:
+  Status Read() override {
+    std::vector<int64_t> extents;
+    ENGINE_ASSIGN_OR_RETURN(train_, OpenSource(paths_, nullptr, &extents));
+    if (!eval_paths_.x.empty()) {
+      std::vector<int64_t> same;
+      ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, train_.get(), &same));
+      if (extents != same || eval_->columns().size() != train_->columns().size()) {
+        return Status::Error(StatusCode::kBadData,
+                             "%s: its rows have another shape than those of %s",
+                             eval_paths_.x.c_str(), paths_.x.c_str());
+      }
+    }
+    split_ = kit::RowSplit(train_->rows(), eval_ ? 0 : holdout_, seed_);
+    train_samples_ = split_.count(Split::kTrain);
+    held_out_samples_ = eval_ ? eval_->rows() : split_.count(Split::kHeldOut);
+    if (train_samples_ == 0) {
+      return Status::Error(StatusCode::kBadData,
+                           "%s: all rows are held out; lower data.table.holdout", paths_.x.c_str());
+    }
+    ENGINE_RETURN_IF_ERROR(MakeFeatures(extents));
+    ENGINE_RETURN_IF_ERROR(MakeTarget());
+    has_weight_ = choice_.weight.has_value();
+    used_ = choice_.features;
+    used_.insert(used_.end(), choice_.targets.begin(), choice_.targets.end());
+    if (has_weight_) used_.push_back(*choice_.weight);
+    kit::Digest digest;
+    train_->AddTo(digest);
+    digest_ = digest.Text();
+    knows_samples_ = true;
+    return {};
+  }
+
+  // Also which columns are what, of the data to train on.
+  Result<std::unique_ptr<Source>> OpenSource(const NpyPaths& paths, const Source* like,
+                                             std::vector<int64_t>* extents) {
+    const bool chooses = like == nullptr;
+    if (data_kit::IsNumpyFile(paths.x)) {
+      ENGINE_ASSIGN_OR_RETURN(NpySource opened, OpenNpyTable(paths));
+      *extents = opened.extents;
+      if (!chooses) return std::move(opened.source);
+      if (opened.y_columns == 0) {
+        ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, opened.source->columns()));
+        *extents = {};
+      } else {
+        const auto x = static_cast<size_t>(opened.x_columns);
+        const auto y = static_cast<size_t>(opened.y_columns);
+        for (size_t i = 0; i < x; ++i) choice_.features.push_back(i);
+        for (size_t i = x; i < x + y; ++i) choice_.targets.push_back(i);
+      }
+      if (opened.w_columns > 0) choice_.weight = opened.source->columns().size() - 1;
+      return std::move(opened.source);
+    }
+    if (!paths.y.empty() || !paths.w.empty()) {
+      return Status::Error(StatusCode::kConfig,
+                           "data.table: target_path and weight_path are for .npy files; of %s name "
+                           "the columns with target and weight",
+                           paths.x.c_str());
+    }
+    ENGINE_ASSIGN_OR_RETURN(const char delimiter,
+                            data_kit::ParseDelimiter("data.table.delimiter", delimiter_));
+    const CsvFormat format{delimiter, header_};
+    ENGINE_ASSIGN_OR_RETURN(auto source, OpenCsv(paths.x, format, words_, like));
+    if (!chooses) return source;
+    ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, source->columns()));
+    return source;
+  }
+
+  Status MakeFeatures(const std::vector<int64_t>& extents) {
+    features_.resize(choice_.features.size());
+    std::vector<data_kit::Moments> moments(features_.size());
+    if (normalizes_ || fills_missing_) {
+      std::vector<double> row(features_.size());
+      for (int64_t i = 0; i < train_samples_; ++i) {
+        ENGINE_RETURN_IF_ERROR(
+            train_->Read(split_.Row(Split::kTrain, i), choice_.features, row.data()));
+        for (size_t f = 0; f < row.size(); ++f) {
+          if (std::isfinite(row[f])) moments[f].Add(row[f]);
+        }
+      }
+    }
+    int64_t count = 0;
+    for (size_t f = 0; f < features_.size(); ++f) {
+      const size_t words = train_->columns()[choice_.features[f]].categories.size();
+      features_[f].width = one_hot_ && words > 0 ? words : 1;
+      features_[f].mean = static_cast<float>(moments[f].mean());
+      if (normalizes_ && words == 0) {
+        features_[f].deviation = static_cast<float>(moments[f].deviation());
+      }
+      count += static_cast<int64_t>(features_[f].width);
+    }
+    input_.shape = {count};
+    const std::vector<int64_t>& shape = shape_.empty() ? extents : shape_;
+    if (shape.empty()) return {};
+    Shape given;
+    for (const int64_t extent : shape) {
+      if (given.ndim < kMaxDims - 1) given[given.ndim++] = extent;
+    }
+    if (given.Count() != count || shape.size() >= kMaxDims) {
+      return Status::Error(StatusCode::kConfig,
+                           "data.table.shape: at most 5 extents whose product is the number of "
+                           "features, %lld",
+                           static_cast<long long>(count));
+    }
+    input_.shape = given;
+    if (given.ndim == 3) input_.content = TensorContent::kImage;
+    return {};
+  }
+
+  Status MakeTarget() {
+    const std::vector<size_t>& targets = choice_.targets;
+    const Column& column = train_->columns()[targets.front()];
+    bool is_class = target_type_ == TargetType::kClass;
+    if (target_type_ == TargetType::kGuess) {
+      is_class = targets.size() == 1 && (column.is_whole || !column.categories.empty());
+    }
+    if (is_class && targets.size() > 1) {
+      return Status::Error(StatusCode::kConfig,
+                           "data.table.target_type: one target is a class, %zu are numbers",
+                           targets.size());
+    }
+    int64_t classes = 0;
+    if (is_class) {
+      class_names_ = column.categories;
+      ENGINE_ASSIGN_OR_RETURN(classes, CountClasses(targets.front()));
+    }
+    if (classes > 0) {
+      target_.dtype = DType::kInt32;
+      target_.classes = classes;
+    } else if (targets.size() > 1) {
+      target_.shape = {static_cast<int64_t>(targets.size())};
+    }
+    return {};
+  }
+
+  // Of a column of numbers the largest and one more; 0: not to be taken for classes.
+  Result<int64_t> CountClasses(size_t target) const {
+    const size_t words = train_->columns()[target].categories.size();
+    if (words > 0) return static_cast<int64_t>(words);
+    double largest = 0;
+    for (const Source* source : {train_.get(), eval_.get()}) {
+      for (int64_t row = 0; source != nullptr && row < source->rows(); ++row) {
+        double value = 0;
+        ENGINE_RETURN_IF_ERROR(source->Read(row, {&target, 1}, &value));
+        const bool fits = value >= 0 && value < kMostClasses && value == std::floor(value);
+        const bool guessed = target_type_ == TargetType::kGuess;
+        if (guessed && (!fits || value >= kMostGuessedClasses)) return 0;
+        if (!fits)
+          return source->Bad(row, target,
+                             "this is no class, 0, 1, 2, ...; of CSV name the column in "
+                             "data.table.words");
+        largest = std::max(largest, value);
+      }
+    }
+    return static_cast<int64_t>(largest) + 1;
+  }
+
+  Status FillRows(const FillCall& call) const {
+    const bool own_file = call.split == Split::kHeldOut && eval_ != nullptr;
+    const Source& from = own_file ? *eval_ : *train_;
+    auto* features = static_cast<float*>(call.tensors[0]);
+    auto* target = static_cast<std::byte*>(call.tensors[1]);
+    auto* weight = has_weight_ ? static_cast<float*>(call.tensors[2]) : nullptr;
+    std::vector<double> values(used_.size());
+    for (const int64_t index : call.indices) {
+      const int64_t row = own_file ? index : split_.Row(call.split, index);
+      ENGINE_RETURN_IF_ERROR(from.Read(row, used_, values.data()));
+      ENGINE_RETURN_IF_ERROR(WriteFeatures(from, row, values, features));
+      features += input_.shape.Count();
+      const double* next = values.data() + features_.size();
+      for (size_t t = 0; t < choice_.targets.size(); ++t, target += 4) {
+        ENGINE_RETURN_IF_ERROR(WriteTarget(from, row, choice_.targets[t], *next++, target));
+      }
+      if (weight == nullptr) continue;
+      *weight++ = static_cast<float>(*next);
+      if (!(*next >= 0 && std::isfinite(*next))) {
+        return from.Bad(row, *choice_.weight, "a weight must be a number of at least 0");
+      }
+    }
+    return {};
+  }
+
+  Status WriteFeatures(const Source& from, int64_t row, const std::vector<double>& values,
+                       float* out) const {
+    for (size_t f = 0; f < features_.size(); ++f) {
+      const Feature& feature = features_[f];
+      const bool is_words = !train_->columns()[choice_.features[f]].categories.empty();
+      if (is_words && one_hot_) {  // a word that the data to train on has not is none of them
+        std::fill_n(out, feature.width, 0.0f);
+        if (values[f] >= 0) out[static_cast<size_t>(values[f])] = 1;
+      } else if (is_words && values[f] < 0) {
+        return from.Bad(row, choice_.features[f],
+                        "missing, or a word that the data to train on does not have");
+      } else if (!std::isfinite(values[f]) && !fills_missing_) {
+        return from.Bad(row, choice_.features[f],
+                        "a number is missing; with data.table.missing \"mean\" it is the mean of "
+                        "its column");
+      } else {
+        const double value = std::isfinite(values[f]) ? values[f] : double{feature.mean};
+        const double centered = normalizes_ && !is_words ? value - double{feature.mean} : value;
+        *out = static_cast<float>(centered / double{feature.deviation});
+      }
+      out += feature.width;
+    }
+    return {};
+  }
+
+  Status WriteTarget(const Source& from, int64_t row, size_t column, double value,
+                     std::byte* out) const {
+    if (target_.classes > 0) {
+      const auto number = static_cast<int32_t>(value);
+      if (value >= 0 && value < static_cast<double>(target_.classes) && number == value) {
+        std::memcpy(out, &number, sizeof number);
+        return {};
+      }
+      return from.Bad(row, column, "the class is missing, or none of the data to train on");
+    }
+    const auto number = static_cast<float>(value);
+    std::memcpy(out, &number, sizeof number);
+    return std::isfinite(value) ? Status() : from.Bad(row, column, "the target is missing");
+  }
+
+  // Constant after Open.
+  const NpyPaths paths_, eval_paths_;
+  const ChoiceOptions choices_;
+  const std::string words_, delimiter_;
+  const bool header_, one_hot_, normalizes_, fills_missing_;
+  const TargetType target_type_;
+  const std::vector<int64_t> shape_;
+  const double holdout_;
+  std::unique_ptr<Source> train_, eval_;  // eval_: or null
+  kit::RowSplit split_;
+  Choice choice_;
+  std::vector<Feature> features_;
+  std::vector<size_t> used_;  // columns: features, targets, weight
+};
+
+StatusValue Create(Host&, const Options& options, Object** out) noexcept {
+  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.table.holdout", options.Float("holdout")));
+  return kit::Make<Table>(out, options);
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "table",
+     .version = "1.0.0",
+     .kind = PluginKind::kDataset,
+     .doc = "rows of CSV files and of NumPy's .npy and .npz: numbers, words, classes",
+     .create = Create},
+    NoOps(),
+    std::array{
+        kit::PathOption("path", kit::Path::kRequired, "a .csv, .npy, .npz or .npz:ARRAY"),
+        kit::PathOption(
+            "target_path", kit::Path::kOptional,
+            "of .npy: the array of targets; without it one of the columns is the target"),
+        kit::PathOption("weight_path", kit::Path::kOptional, "of .npy: an array of sample weights"),
+        kit::PathOption("eval_path", kit::Path::kOptional, "the same to hold out"),
+        kit::PathOption("eval_target_path", kit::Path::kOptional, "its targets"),
+        kit::PathOption("eval_weight_path", kit::Path::kOptional, "its weights"),
+        kit::FloatOption("holdout", "0.1", 0, 1,
+                         "without eval_path: the share of rows, by a hash, that is held out"),
+        kit::StringOption("target", "",
+                          "columns, by name or number (-1: the last, which is the default)"),
+        kit::StringOption("features", "", "columns; default: all the others"),
+        kit::StringOption("weight", "", "column that says how much each row counts in the loss"),
+        kit::StringOption("ignore", "", "columns that are not features"),
+        kit::StringOption("words", "", "columns of numbers that are words: postal codes, months"),
+        kit::EnumOption("encode", "one_hot", "one_hot|number",
+                        "what words become: a feature for each word, or one with its number"),
+        kit::EnumOption("target_type", "guess", "guess|class|number",
+                        "guess: words, and whole numbers from 0 to 999, are classes"),
+        kit::BoolOption("normalize", "false",
+                        "columns of numbers get mean 0 and deviation 1 over the rows trained on"),
+        kit::EnumOption("missing", "error", "error|mean", "numbers that are missing"),
+        kit::BoolOption("header", "true", "of CSV: the first line has the names of the columns"),
+        kit::StringOption("delimiter", ",", "of CSV: one character, or \"tab\""),
+        kit::IntsOption("shape", "", 1, 1 << 30, "of the features of a sample: 1,28,28")});
+
+}  // namespace engine::table

@@ -1,0 +1,48 @@
+#include "tools/report/command.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "app/checkpoint/atomic_file.h"
+#include "app/command/command.h"
+#include "tools/report/run_log.h"
+#include "tools/report/run_page.h"
+
+namespace engine::report {
+namespace {
+
+struct ReportFlags {
+  std::string metrics;
+  std::string out = ".";
+};
+
+Status Report(const ReportFlags& flags) {
+  ENGINE_ASSIGN_OR_RETURN(const RunLog log, ReadRunLog(flags.metrics));
+  ENGINE_RETURN_IF_ERROR(command::PrepareFolder(flags.out));
+  const std::string page = RunPage(log, std::filesystem::path(flags.metrics).stem());
+  const std::string path = (std::filesystem::path(flags.out) / "report.html").lexically_normal();
+  ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path));
+  ENGINE_RETURN_IF_ERROR(file->Write(page.data(), page.size()));
+  ENGINE_RETURN_IF_ERROR(file->Commit());
+  std::printf("report: %s\n", path.c_str());
+  return {};
+}
+
+}  // namespace
+
+void AddReportCommand(CLI::App& app, int* exit_code) {
+  CLI::App* report = app.add_subcommand("report", "Make a page with the curves of a run");
+  const auto flags = std::make_shared<ReportFlags>();
+  report->add_option("metrics", flags->metrics, "What the run wrote to output.metrics")
+      ->required()
+      ->type_name("RUN.jsonl");
+  report->add_option("--out", flags->out, "Folder for report.html")
+      ->type_name("DIR")
+      ->capture_default_str();
+  report->callback([flags, exit_code] { *exit_code = command::ReportError(Report(*flags)); });
+}
+
+}  // namespace engine::report
