@@ -93,8 +93,7 @@ inline Status AddBroadcastOutput(const Inference& op, size_t count) noexcept {
     if (!op.IsActivation(i)) return op.ActivationError(i, "");
     if (Broadcast(op.inputs[i], &y)) continue;
     char need[240];
-    snprintf(need, sizeof need,
-             "extents that are those of %s or 1, and 1 or nothing in place of samples",
+    snprintf(need, sizeof need, "a shape that broadcasts with %s; one without samples has 1 there",
              SpecText(y).text);
     return op.InputError(i, need);
   }

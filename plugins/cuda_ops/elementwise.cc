@@ -9,28 +9,14 @@
 namespace engine::cuda_ops {
 namespace {
 
-// With what its attributes say.
-template <typename Function>
-Function FunctionOf(const Options& attributes) noexcept {
-  [[maybe_unused]] const auto number = [&](const char* name) {
-    return static_cast<float>(attributes.Float(name));
-  };
-  if constexpr (std::is_same_v<Function, LeakyReluFunction>) return {number("slope")};
-  if constexpr (std::is_same_v<Function, EluFunction>) return {number("alpha")};
-  if constexpr (std::is_same_v<Function, ClipFunction>) return {number("min"), number("max")};
-  if constexpr (std::is_same_v<Function, PowFunction>) return {number("exponent")};
-  if constexpr (std::is_same_v<Function, ScaleFunction>) {
-    return {number("factor"), number("offset")};
-  }
-  return {};
-}
-
-// An op that reads its input when it goes back is not done in place.
-template <typename Function>
+// An op that reads its input when it goes back is not done in place. `kNumbers`: the attributes that
+// are p and q of its function.
+template <typename Function, const char* const* kNumbers>
 class ElementwiseOp final : public CudaOp {
  public:
   ElementwiseOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), function_(FunctionOf<Function>(attributes)) {}
+      : CudaOp(context),
+        function_{Number(attributes, kNumbers[0]), Number(attributes, kNumbers[1])} {}
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
@@ -61,13 +47,18 @@ class ElementwiseOp final : public CudaOp {
  private:
   static constexpr bool kReadsNothing = std::is_same_v<Function, ScaleFunction>;
 
+  static float Number(const Options& attributes, const char* name) noexcept {
+    return name[0] == '\0' ? 0.0f : static_cast<float>(attributes.Float(name));
+  }
+
   const Function function_;
 };
 
 }  // namespace
 
-#define CUDA_OPS_FACTORY(Name) \
-  const OpFactory kMake##Name = kit::NewOp<ElementwiseOp<Name##Function>>;
+#define CUDA_OPS_FACTORY(Name, read, p, q, value, gradient) \
+  constexpr const char* k##Name##Numbers[] = {p, q};        \
+  const OpFactory kMake##Name = kit::NewOp<ElementwiseOp<Name##Function, k##Name##Numbers>>;
 CUDA_OPS_FUNCTIONS(CUDA_OPS_FACTORY)
 #undef CUDA_OPS_FACTORY
 

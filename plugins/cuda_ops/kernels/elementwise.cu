@@ -66,7 +66,7 @@ cudaError_t LaunchSum(const T* a, const T* b, T* y, int64_t count, cudaStream_t 
                                       const Name##Function&) noexcept;                             \
   template cudaError_t LaunchFunctionGradient(const T*, const T*, T*, bool, int64_t, cudaStream_t, \
                                               const Name##Function&) noexcept;
-#define CUDA_OPS_INSTANTIATE(Name)           \
+#define CUDA_OPS_INSTANTIATE(Name, ...)      \
   CUDA_OPS_INSTANTIATE_FUNCTION(Name, float) \
   CUDA_OPS_INSTANTIATE_FUNCTION(Name, Bf16)
 CUDA_OPS_FUNCTIONS(CUDA_OPS_INSTANTIATE)

@@ -67,197 +67,79 @@ __host__ __device__ inline float SineOf(float x, float turns) {
 #endif
 }
 
-// Each is y = Value(x) with dx = Gradient(read, dy), where `read` is y or x: those with
-// kReadsOutput read y.
-struct ReluFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return x < 0.0f ? 0.0f : x; }
-  __host__ __device__ static float Gradient(float y, float dy) { return y > 0.0f ? dy : 0.0f; }
-};
+__host__ __device__ inline float Clamped(float x, float least, float most) {
+  return x < least ? least : (x > most ? most : x);
+}
+__host__ __device__ inline float HardSigmoid(float x) {
+  return Clamped(x / 6.0f + 0.5f, 0.0f, 1.0f);
+}
+__host__ __device__ inline float HardSwishDerivative(float x) {
+  return x < -3.0f ? 0.0f : (x > 3.0f ? 1.0f : x / 3.0f + 0.5f);
+}
 
-struct TanhFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return tanhf(x); }
-  __host__ __device__ static float Gradient(float y, float dy) { return dy * (1.0f - y * y); }
-};
+// The normal distribution's probability to be below x.
+__host__ __device__ inline float NormalBelow(float x) {
+  return 0.5f * (1.0f + erff(0.70710678118654752f * x));
+}
 
-struct GeluFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return Gelu(x); }
-  __host__ __device__ static float Gradient(float x, float dy) { return dy * GeluDerivative(x); }
-};
+__host__ __device__ inline float NormalDensity(float x) {
+  return 0.39894228040143268f * expf(-0.5f * x * x);
+}
 
-struct SigmoidFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return Sigmoid(x); }
-  __host__ __device__ static float Gradient(float y, float dy) { return dy * y * (1.0f - y); }
-};
+__host__ __device__ inline float Softplus(float x) {
+  return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
+}
 
-struct SiluFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return x * Sigmoid(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    const float gate = Sigmoid(x);
-    return dy * gate * (1.0f + x * (1.0f - gate));
-  }
-};
+// tanh(softplus(x)) (Misra, arXiv:1908.08681), with w = exp(x): (w^2 + 2w) / (w^2 + 2w + 2).
+__host__ __device__ inline float MishGate(float x) {
+  const float w = expf(Clamped(x, -100.0f, 20.0f)), n = w * (w + 2.0f);
+  return n / (n + 2.0f);
+}
+__host__ __device__ inline float MishDerivative(float x) {
+  const float gate = MishGate(x);
+  return gate + x * Sigmoid(x) * (1.0f - gate * gate);
+}
 
-struct HardSigmoidFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) {
-    const float y = x / 6.0f + 0.5f;
-    return y < 0.0f ? 0.0f : (y > 1.0f ? 1.0f : y);
-  }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    return x > -3.0f && x < 3.0f ? dy / 6.0f : 0.0f;
-  }
-};
+// Functions y = value of x, with dx = gradient of `read`, which is y, x or none of them, and dy. The
+// numbers p and q are those attributes of the op.
+// clang-format off
+//        name, read, p, q, value, gradient
+#define CUDA_OPS_FUNCTIONS(APPLY)                                                             \
+  APPLY(Relu, y, "", "", x < 0.0f ? 0.0f : x, y > 0.0f ? dy : 0.0f)                           \
+  APPLY(Tanh, y, "", "", tanhf(x), dy * (1.0f - y * y))                                       \
+  APPLY(Gelu, x, "", "", Gelu(x), dy * GeluDerivative(x))                                     \
+  APPLY(Sigmoid, y, "", "", Sigmoid(x), dy * y * (1.0f - y))                                  \
+  APPLY(Silu, x, "", "", x * Sigmoid(x), dy * Sigmoid(x) * (1.0f + x * (1.0f - Sigmoid(x))))  \
+  APPLY(HardSigmoid, x, "", "", HardSigmoid(x), x > -3.0f && x < 3.0f ? dy / 6.0f : 0.0f)     \
+  APPLY(HardSwish, x, "", "", x * HardSigmoid(x), dy * HardSwishDerivative(x))                \
+  APPLY(LeakyRelu, x, "slope", "", x > 0.0f ? x : p * x, x > 0.0f ? dy : p * dy)              \
+  APPLY(Elu, x, "alpha", "", x > 0.0f ? x : p * expm1f(x), x > 0.0f ? dy : dy * p * expf(x))  \
+  APPLY(GeluErf, x, "", "", x * NormalBelow(x), dy * (NormalBelow(x) + x * NormalDensity(x))) \
+  APPLY(Clip, x, "min", "max", Clamped(x, p, q), x > p && x < q ? dy : 0.0f)                  \
+  APPLY(Exp, y, "", "", expf(x), dy * y)                                                      \
+  APPLY(Log, x, "", "", logf(x), dy / x)                                                      \
+  APPLY(Sqrt, y, "", "", sqrtf(x), dy / (2.0f * y))                                           \
+  APPLY(Reciprocal, y, "", "", 1.0f / x, -dy * y * y)                                         \
+  APPLY(Abs, x, "", "", fabsf(x), x > 0.0f ? dy : (x < 0.0f ? -dy : 0.0f))                    \
+  APPLY(Erf, x, "", "", erff(x), dy * 1.1283791670955126f * expf(-x * x))                     \
+  APPLY(Softplus, x, "", "", Softplus(x), dy * Sigmoid(x))                                    \
+  APPLY(Mish, x, "", "", x * MishGate(x), dy * MishDerivative(x))                             \
+  APPLY(Sin, x, "", "", SineOf(x, 0.0f), dy * SineOf(x, 0.25f))                               \
+  APPLY(Cos, x, "", "", SineOf(x, 0.25f), -dy * SineOf(x, 0.0f))                              \
+  APPLY(Pow, x, "exponent", "", powf(x, p), p == 0.0f ? 0.0f : dy * p * powf(x, p - 1.0f))    \
+  APPLY(Scale, none, "factor", "offset", p * x + q, p * dy)
+// clang-format on
 
-struct HardSwishFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return x * HardSigmoidFunction::Value(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    return x < -3.0f ? 0.0f : (x > 3.0f ? dy : dy * (x / 3.0f + 0.5f));
-  }
-};
-
-struct LeakyReluFunction {
-  static constexpr bool kReadsOutput = false;
-  float slope = 0;
-  __host__ __device__ float Value(float x) const { return x > 0.0f ? x : slope * x; }
-  __host__ __device__ float Gradient(float x, float dy) const { return x > 0.0f ? dy : slope * dy; }
-};
-
-struct EluFunction {
-  static constexpr bool kReadsOutput = false;
-  float alpha = 1;
-  __host__ __device__ float Value(float x) const { return x > 0.0f ? x : alpha * expm1f(x); }
-  __host__ __device__ float Gradient(float x, float dy) const {
-    return x > 0.0f ? dy : dy * alpha * expf(x);
-  }
-};
-
-// x times the normal distribution's probability to be below x.
-struct GeluErfFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Below(float x) {
-    return 0.5f * (1.0f + erff(0.70710678118654752f * x));
-  }
-  __host__ __device__ static float Value(float x) { return x * Below(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    return dy * (Below(x) + x * 0.39894228040143268f * expf(-0.5f * x * x));
-  }
-};
-
-struct ClipFunction {
-  static constexpr bool kReadsOutput = false;
-  float least = 0, most = 0;
-  __host__ __device__ float Value(float x) const {
-    return x < least ? least : (x > most ? most : x);
-  }
-  __host__ __device__ float Gradient(float x, float dy) const {
-    return x > least && x < most ? dy : 0.0f;
-  }
-};
-
-struct ExpFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return expf(x); }
-  __host__ __device__ static float Gradient(float y, float dy) { return dy * y; }
-};
-
-struct LogFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return logf(x); }
-  __host__ __device__ static float Gradient(float x, float dy) { return dy / x; }
-};
-
-struct SqrtFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return sqrtf(x); }
-  __host__ __device__ static float Gradient(float y, float dy) { return dy / (2.0f * y); }
-};
-
-struct ReciprocalFunction {
-  static constexpr bool kReadsOutput = true;
-  __host__ __device__ static float Value(float x) { return 1.0f / x; }
-  __host__ __device__ static float Gradient(float y, float dy) { return -dy * y * y; }
-};
-
-struct AbsFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return fabsf(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    return x > 0.0f ? dy : (x < 0.0f ? -dy : 0.0f);
-  }
-};
-
-struct ErfFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return erff(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    return dy * 1.1283791670955126f * expf(-x * x);
-  }
-};
-
-struct SoftplusFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) {
-    return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
-  }
-  __host__ __device__ static float Gradient(float x, float dy) { return dy * Sigmoid(x); }
-};
-
-// x tanh(softplus(x)) (Misra, arXiv:1908.08681); with w = exp(x) the tangent is
-// (w^2 + 2w) / (w^2 + 2w + 2).
-struct MishFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Gate(float x) {
-    const float w = expf(x < 20.0f ? x : 20.0f), n = w * (w + 2.0f);
-    return n / (n + 2.0f);
-  }
-  __host__ __device__ static float Value(float x) { return x * Gate(x); }
-  __host__ __device__ static float Gradient(float x, float dy) {
-    const float gate = Gate(x);
-    return dy * (gate + x * Sigmoid(x) * (1.0f - gate * gate));
-  }
-};
-
-struct SinFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return SineOf(x, 0.0f); }
-  __host__ __device__ static float Gradient(float x, float dy) { return dy * SineOf(x, 0.25f); }
-};
-
-struct CosFunction {
-  static constexpr bool kReadsOutput = false;
-  __host__ __device__ static float Value(float x) { return SineOf(x, 0.25f); }
-  __host__ __device__ static float Gradient(float x, float dy) { return -dy * SineOf(x, 0.0f); }
-};
-
-struct PowFunction {
-  static constexpr bool kReadsOutput = false;
-  float exponent = 1;
-  __host__ __device__ float Value(float x) const { return powf(x, exponent); }
-  __host__ __device__ float Gradient(float x, float dy) const {
-    return exponent == 0.0f ? 0.0f : dy * exponent * powf(x, exponent - 1.0f);
-  }
-};
-
-struct ScaleFunction {
-  static constexpr bool kReadsOutput = false;  // nor x
-  float factor = 1, offset = 0;
-  __host__ __device__ float Value(float x) const { return factor * x + offset; }
-  __host__ __device__ float Gradient(float, float dy) const { return factor * dy; }
-};
-
-// Those above.
-#define CUDA_OPS_FUNCTIONS(APPLY)                                                               \
-  APPLY(Relu)                                                                                   \
-  APPLY(Tanh)                                                                                   \
-  APPLY(Gelu) APPLY(Sigmoid) APPLY(Silu) APPLY(HardSigmoid) APPLY(HardSwish) APPLY(LeakyRelu)   \
-      APPLY(Elu) APPLY(GeluErf) APPLY(Clip) APPLY(Exp) APPLY(Log) APPLY(Sqrt) APPLY(Reciprocal) \
-          APPLY(Abs) APPLY(Erf) APPLY(Softplus) APPLY(Mish) APPLY(Sin) APPLY(Cos) APPLY(Pow)    \
-              APPLY(Scale)
+#define CUDA_OPS_FUNCTION(Name, read, p_name, q_name, value, gradient)                \
+  struct Name##Function {                                                             \
+    static constexpr bool kReadsOutput = #read[0] == 'y';                             \
+    float p = 0, q = 0;                                                               \
+    __host__ __device__ float Value(float x) const { return value; }                  \
+    __host__ __device__ float Gradient([[maybe_unused]] float read, float dy) const { \
+      return gradient;                                                                \
+    }                                                                                 \
+  };
+CUDA_OPS_FUNCTIONS(CUDA_OPS_FUNCTION)
+#undef CUDA_OPS_FUNCTION
 
 }  // namespace engine::cuda_ops

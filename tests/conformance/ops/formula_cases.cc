@@ -154,7 +154,7 @@ const struct {
 }  // namespace
 
 std::vector<OpSample> FormulaCases() {
-  std::vector<OpSample> samples;
+  std::vector<OpSample> samples = ArrayCases();
   for (const auto& cases : kCases) {
     for (const std::string& op : cases.ops) {
       for (const std::string& inputs : cases.inputs) {

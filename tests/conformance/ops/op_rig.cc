@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 
 namespace engine::test {
 
@@ -16,6 +17,10 @@ OpSample Sample(const std::string& text) {
 const PluginUnderTest& Plugin(const std::string& path) {
   static std::map<std::string, PluginUnderTest> all;
   return all.try_emplace(path, Must(PluginUnderTest::Load(path))).first->second;
+}
+
+bool HasOp(const std::string& path, const std::string& op) {
+  return std::ranges::count(Plugin(path).ops(), op) > 0;
 }
 
 bool HasBFloat16(const std::string& path) {
@@ -42,15 +47,19 @@ Fed::Fed(const std::string& path, const OpSample& of, const Settings& settings)
 }
 
 void Fed::Feed(int64_t samples) {
-  Domain domain;
+  static const std::set<std::string> of_positive = {"log",        "sqrt",  "pow",
+                                                    "reciprocal", "power", "divide"};
+  Domain domain{.positive = of_positive.contains(sample.op)};
   if (sample.op == "embedding") domain.end = std::stoll(sample.attributes.at("vocabulary"));
   if (sample.op == "softmax_cross_entropy") {
     domain.smallest = sample.attributes.contains("ignore_index") ? 0 : -1;
     domain.end = sample.inputs[0].shape[-1];
   }
   // Weights are not negative.
-  domain.positive = op.signature.is_loss != 0 && sample.inputs.size() > 2;
+  if (op.signature.is_loss != 0) domain.positive = sample.inputs.size() > 2;
   problem = MakeProblem(sample, domain, op, samples, kSeed);
+  if (sample.op != "where") return;
+  for (double& condition : problem.inputs[0].values) condition = std::max(condition, 0.0);
 }
 
 RunResult Fed::Run(const RunOptions& options) {
@@ -58,6 +67,18 @@ RunResult Fed::Run(const RunOptions& options) {
   EXPECT_TRUE(result.status.ok()) << result.status.message();
   EXPECT_THAT(result.overruns, ::testing::IsEmpty());
   return result;
+}
+
+void ExpectRefused(const std::string& path, const Settings& settings, const BadInputs& bad) {
+  const LoadedOps ops = Load(path, settings);
+  for (const auto& [text, sentence] : bad) {
+    const OpSample sample = Sample(text);
+    if (!HasOp(path, sample.op)) continue;
+    const Status status = ops.Make(sample).status();
+    EXPECT_EQ(status.code(), StatusCode::kConfig) << text;
+    EXPECT_THAT(status.message(), ::testing::AllOf(::testing::StartsWith(sample.op + ": "),
+                                                   ::testing::HasSubstr(sentence)));
+  }
 }
 
 void ExpectNear(const std::vector<float>& got, const Values& want, double relative,

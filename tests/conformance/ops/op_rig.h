@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/conformance/ops/reference_ops.h"
@@ -17,6 +18,8 @@ OpSample Sample(const std::string& text);
 
 // The samples that every op plugin is judged on.
 std::vector<OpSample> FormulaCases();
+// Of these, those of functions of elements and of ops on arrays.
+std::vector<OpSample> ArrayCases();
 
 struct Settings {
   int threads = 1;                     // of one op, where the plugin has such an option
@@ -25,6 +28,7 @@ struct Settings {
 };
 
 const PluginUnderTest& Plugin(const std::string& path);
+bool HasOp(const std::string& path, const std::string& op);
 LoadedOps Load(const std::string& path, const Settings& settings = {});
 // Whether the library can also run in bfloat16.
 bool HasBFloat16(const std::string& path);
@@ -43,6 +47,11 @@ struct Fed {
   Problem problem;  // of the full batch
   Formula formula;
 };
+
+// Samples that an op refuses with kConfig, each with a part of its sentence. Of ops that the library
+// does not have nothing is expected.
+using BadInputs = std::vector<std::pair<std::string, std::string>>;
+void ExpectRefused(const std::string& path, const Settings& settings, const BadInputs& bad);
 
 // `relative` is to the largest wanted value.
 void ExpectNear(const std::vector<float>& got, const Values& want, double relative,

@@ -19,8 +19,9 @@ struct Param {
 
   // "libengine_cpu_ops_linear_units_33_float32_5_7"
   std::string Name() const {
-    static const std::regex others("[^A-Za-z0-9]+");
-    std::string name = NameOfLibrary(path) + "_" + std::regex_replace(sample.Text(), others, "_");
+    static const std::regex minus("-"), others("[^A-Za-z0-9]+");
+    const std::string text = std::regex_replace(sample.Text(), minus, "minus");
+    std::string name = NameOfLibrary(path) + "_" + std::regex_replace(text, others, "_");
     if (sample.inputs[0].shape.Count() > 10000) name += "large";
     return name + (activation == DType::kBFloat16 ? "_run_in_bf16" : "");
   }

@@ -33,7 +33,9 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
     x.push_back(static_cast<float>(magnitude));
     x.push_back(static_cast<float>(-magnitude));
   }
-  for (const std::string op : {"tanh", "gelu"}) {
+  for (const std::string op : {"tanh", "gelu", "gelu_erf", "sigmoid", "silu", "erf", "elu",
+                               "softplus", "mish", "hard_swish"}) {
+    if (!HasOp(GetParam(), op)) continue;
     Fed fed = Feed(op + "=float32[" + std::to_string(x.size()) + "*]", {x});
     const RunResult result = fed.Run();
     const auto at = [&](double step) {
@@ -53,10 +55,60 @@ TEST_P(OpNumerics, FunctionsAreAccurateFromTinyToHuge) {
 }
 
 TEST_P(OpNumerics, NotANumberIsNotHidden) {
-  for (const char* op : {"relu", "gelu", "tanh"}) {
+  for (const char* op :
+       {"relu", "gelu", "tanh", "gelu_erf", "sigmoid", "silu", "clip", "exp", "log", "softplus",
+        "mish", "elu", "leaky_relu", "hard_swish", "sqrt", "erf"}) {
+    if (!HasOp(GetParam(), op)) continue;
     const RunResult result = Feed(op + std::string("=float32[3*]"), {{1, NAN, 1}}).Run();
     EXPECT_FALSE(std::isnan(result.outputs[0][0])) << op;
     EXPECT_TRUE(std::isnan(result.outputs[0][1])) << op;
+  }
+}
+
+TEST_P(OpNumerics, SoftmaxOfExtremeNumbersIsFinite) {
+  if (!HasOp(GetParam(), "softmax")) GTEST_SKIP() << "the library has no softmax";
+  const Values x = {1e4, 0, -1e4, -kInfinity, 0, 0, -3e4, -3e4, -3e4};
+  const std::vector<float> want = {1, 0, 0, 0, 0.5, 0.5, 1.0f / 3, 1.0f / 3, 1.0f / 3};
+  for (const char* text : {"softmax=float32[3*,3]", "softmax(axis=1)=float32[3*,3,1]"}) {
+    const RunResult result = Feed(text, {x}).Run();
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(result.outputs[0][i], want[i], 1e-6) << i;
+  }
+  const RunResult log = Feed("log_softmax=float32[3*,3]", {x}).Run();
+  EXPECT_EQ(log.outputs[0][1], -1e4f);
+  EXPECT_EQ(log.outputs[0][3], -kInfinity);
+  EXPECT_NEAR(log.outputs[0][8], -std::log(3.0), 1e-2);
+}
+
+TEST_P(OpNumerics, EqualNumbersShareTheGradientOfTheLargest) {
+  if (!HasOp(GetParam(), "reduce_max")) GTEST_SKIP() << "the library has no reduce_max";
+  const Values x = {1, 3, 3, -1, 2, 2, 2, 1};
+  const RunResult reduced = Feed("reduce_max=float32[2*,4]", {x}).Run();
+  EXPECT_EQ(reduced.outputs[0], (std::vector<float>{3, 2}));
+  const float third = 1.0f / 3;
+  EXPECT_EQ(reduced.gradients[0], (std::vector<float>{0, 0.5f, 0.5f, 0, third, third, third, 0}));
+  const RunResult larger = Feed("maximum=float32[3*],float32[3*]", {{1, 2, 3}, {3, 2, 1}}).Run();
+  EXPECT_EQ(larger.outputs[0], (std::vector<float>{3, 2, 3}));
+  EXPECT_EQ(larger.gradients[0], (std::vector<float>{0, 0.5f, 1}));
+  EXPECT_EQ(larger.gradients[1], (std::vector<float>{1, 0.5f, 0}));
+}
+
+// A mask of -infinity is how exported models say that a query does not see a key.
+TEST_P(OpNumerics, AttentionDoesNotSeeWhatIsMasked) {
+  const std::string op = "scaled_dot_product_attention";
+  if (!HasOp(GetParam(), op)) GTEST_SKIP() << "the library has no " << op;
+  const Values mask = {0, -kInfinity, 0, 0};  // query 0 does not see key 1
+  Fed masked = Feed(op + "=float32[1*,1,2,4],float32[1*,1,2,4],float32[1*,1,2,4],float32[2,2]", {});
+  masked.problem.inputs[3].values = mask;
+  Fed causal = Feed(op + "(causal=true)=float32[1*,1,2,4],float32[1*,1,2,4],float32[1*,1,2,4]", {});
+  for (size_t i = 0; i < 3; ++i) {
+    causal.problem.inputs[i].values = masked.problem.inputs[i].values;
+  }
+  const RunResult got = masked.Run(), want = causal.Run();
+  for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(got.outputs[0][i], want.outputs[0][i], 1e-6) << i;
+  for (size_t input = 0; input < 3; ++input) {
+    for (size_t i = 0; i < 8; ++i) {
+      EXPECT_NEAR(got.gradients[input][i], want.gradients[input][i], 1e-6) << input << ", " << i;
+    }
   }
 }
 

@@ -2,27 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
-#include <numbers>
 #include <string_view>
 
+#include "tests/conformance/ops/reference_array_ops.h"
 #include "tests/conformance/ops/reference_attention.h"
 
 namespace engine::test {
 namespace {
-
-double Gelu(double x) {
-  return 0.5 * x *
-         (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-}
-
-template <auto kFunction>
-Values Elementwise(Inputs inputs, const Options&) {
-  Values y = inputs[0].values;
-  std::ranges::transform(y, y.begin(), kFunction);
-  return y;
-}
 
 template <Statistics::Of kOf>
 Values Norm(Inputs inputs, const Options& attributes) {
@@ -49,36 +36,40 @@ bool DropoutKeeps(double rate, const RandomKey& key, uint64_t position) {
   return static_cast<double>(half) >= std::round(rate * 0x1p32);
 }
 
-Values Linear(Inputs inputs, const Options&) {
+Values Product(Inputs inputs, bool transposed) {
   const size_t rows = At(inputs[0].rows()), width = At(inputs[0].width());
-  const size_t units = At(inputs[1].shape()[0]);
+  const size_t units = At(inputs[1].shape()[transposed ? 1 : 0]);
   Values y(rows * units);
   for (size_t i = 0; i < y.size(); ++i) {
-    const double* const x = &inputs[0].values[i / units * width];
-    const double* const weight = &inputs[1].values[i % units * width];
-    y[i] = inputs.size() > 2 ? inputs[2].values[i % units] : 0;
-    for (size_t k = 0; k < width; ++k) y[i] += x[k] * weight[k];
+    const size_t unit = i % units;
+    y[i] = inputs.size() > 2 ? inputs[2].values[unit] : 0;
+    for (size_t k = 0; k < width; ++k) {
+      y[i] += inputs[0].values[i / units * width + k] *
+              inputs[1].values[transposed ? k * units + unit : unit * width + k];
+    }
   }
   return y;
+}
+
+Values Linear(Inputs inputs, const Options& attributes) {
+  return Product(inputs, attributes.Bool("transposed"));
+}
+
+Values TiedLinear(Inputs inputs, const Options&) {
+  return Product(inputs, false);
 }
 
 // Inputs are x, then weight and bias of each of the two layers.
 Values Mlp(Inputs inputs, const Options& attributes) {
   Tensor hidden = inputs[0];
   hidden.spec.shape[-1] = inputs[1].shape()[0];
-  hidden.values = Linear({inputs[0], inputs[1], inputs[2]}, attributes);
-  std::ranges::transform(hidden.values, hidden.values.begin(), Gelu);
-  return Linear({hidden, inputs[3], inputs[4]}, attributes);
-}
-
-Values Add(Inputs inputs, const Options&) {
-  Values y = inputs[0].values;
-  for (size_t i = 0; i < y.size(); ++i) y[i] += inputs[1].values[i];
-  return y;
+  hidden.values = Product({inputs[0], inputs[1], inputs[2]}, false);
+  hidden.values = ReferenceFunctions().at("gelu")({hidden}, attributes);
+  return Product({hidden, inputs[3], inputs[4]}, false);
 }
 
 Values AddLayerNorm(Inputs inputs, const Options& attributes) {
-  Values both = Add(inputs, attributes);
+  Values both = ReferenceArrayOps().at("add")({inputs[0], inputs[1]}, attributes);
   const Values y =
       Norm<Statistics::Of::kRows>({{inputs[0].spec, both}, inputs[2], inputs[3]}, attributes);
   both.insert(both.end(), y.begin(), y.end());
@@ -98,7 +89,7 @@ Values Dropout(Inputs inputs, const Options& attributes) {
 
 // Rows of a table, and of a second one by position.
 Values Embedding(Inputs inputs, const Options&) {
-  const size_t width = At(inputs[1].width()), length = At(inputs[0].shape()[1]);
+  const size_t width = At(inputs[1].width()), length = At(inputs[0].width());
   Values y(inputs[0].values.size() * width);
   for (size_t i = 0; i < y.size(); ++i) {
     const size_t token = i / width, column = i % width;
@@ -143,16 +134,10 @@ Values ReferenceNorm(Inputs inputs, const Statistics& statistics, double epsilon
 
 Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
   using Of = Statistics::Of;
-  static const std::map<std::string_view, Values (*)(Inputs, const Options&)> formulas = {
+  static const ReferenceFormulas formulas = {
       {"linear", Linear},
-      {"tied_linear", Linear},
+      {"tied_linear", TiedLinear},
       {"mlp", Mlp},
-      {"relu", Elementwise<[](double x) { return std::max(x, 0.0); }>},
-      {"gelu", Elementwise<Gelu>},
-      {"tanh", Elementwise<[](double x) { return std::tanh(x); }>},
-      {"add", Add},
-      {"accumulate", Add},
-      {"flatten", Elementwise<[](double x) { return x; }>},
       {"layer_norm", Norm<Of::kRows>},
       {"add_layer_norm", AddLayerNorm},
       {"batch_norm", Norm<Of::kChannels>},
@@ -174,10 +159,13 @@ Formula ReferenceOf(const OpSample& sample, std::span<const OptionSpec> specs) {
       {"group_norm", ReferenceGroupNorm},
       {"to_channels_last", ReferenceToChannelsLast},
       {"to_channels_first", ReferenceToChannelsFirst}};
-  const auto found = formulas.find(sample.op);
-  if (found == formulas.end()) return {};
   const auto attributes = std::make_shared<OptionValues>(specs, sample.op, sample.attributes);
-  return [=](Inputs inputs) { return found->second(inputs, attributes->options()); };
+  for (const ReferenceFormulas* some : {&formulas, &ReferenceFunctions(), &ReferenceArrayOps()}) {
+    const auto found = some->find(sample.op);
+    if (found == some->end()) continue;
+    return [=](Inputs inputs) { return found->second(inputs, attributes->options()); };
+  }
+  return {};
 }
 
 }  // namespace engine::test
