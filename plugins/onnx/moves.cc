@@ -331,7 +331,8 @@ Status LowerConcat(Lowering& lowering, const Node& node) {
   std::vector<Value> values;
   int64_t extent = 0, axis = 0;
   for (size_t i = 0; i < node.input_count(); ++i) {
-    ENGINE_ASSIGN_OR_RETURN(const Value& value, values.emplace_back(*lowering.Input(node, i)));
+    ENGINE_ASSIGN_OR_RETURN(const Value value, lowering.Input(node, i));
+    values.push_back(value);
     ENGINE_ASSIGN_OR_RETURN(axis, AxisOf(node, node.Int("axis", 0), value.Shape().size()));
     extent += value.Shape()[axis];
   }
