@@ -62,8 +62,22 @@ std::string Plot(const Curve& curve, const Curve& held_out, double width, const 
   return svg.Finish(title + " over the steps", css);
 }
 
-std::string Figure(const std::string& title, const Curve& curve, const Curve& held_out = {}) {
+Curve Scaled(Curve curve, double factor) {
+  for (auto& [step, value] : curve) value *= factor;
+  return curve;
+}
+
+// In a unit whose labels are short: rates are small numbers, and throughput may be a large one.
+std::string Figure(std::string title, Curve curve, Curve held_out = {}) {
   if (curve.empty()) return "";
+  double largest = 0;
+  for (const auto& [step, value] : curve) largest = std::max(largest, std::fabs(value));
+  int power = 0;
+  for (; largest > 0 && largest < 0.1 && power > -12; power -= 3) largest *= 1000;
+  for (; largest >= 10000 && power < 12; power += 3) largest /= 1000;
+  if (power != 0) title += fmt::format(", in 1e{}", power);
+  curve = Scaled(std::move(curve), std::pow(10.0, -power));
+  held_out = Scaled(std::move(held_out), std::pow(10.0, -power));
   const std::string legend =
       held_out.empty() ? "" : " <i class=\"chip a\"></i>training <i class=\"chip b\"></i>held out";
   return fmt::format("<figure>\n<figcaption>{}{}</figcaption>\n{}{}</figure>\n", Escape(title),
@@ -85,21 +99,6 @@ Curve Ratio(const Curve& a, const Curve& b, double factor) {
     if (other != b.end() && other->second > 0) ratio[step] = factor * value / other->second;
   }
   return ratio;
-}
-
-Curve Scaled(Curve curve, double factor) {
-  for (auto& [step, value] : curve) value *= factor;
-  return curve;
-}
-
-// In a unit that leaves digits for labels: rates are small numbers.
-std::string RateFigure(const Curve& rate) {
-  double largest = 0;
-  for (const auto& [step, value] : rate) largest = std::max(largest, value);
-  int power = 0;
-  while (largest > 0 && largest < 0.1 && power < 12) largest *= 1000, power += 3;
-  return Figure(power == 0 ? "Learning rate" : fmt::format("Learning rate, in 1e-{}", power),
-                Scaled(rate, std::pow(10.0, power)));
 }
 
 double Median(const Curve& curve) {
@@ -188,16 +187,23 @@ std::string Classes(const Json& evaluation) {
   return Table("Classes", {"class", "targets", "predicted", "precision", "recall"}, rows);
 }
 
+Result<std::string> Measured(const std::string& evaluation) {
+  if (evaluation.empty()) return std::string();
+  try {
+    const Json measured = Json::parse(evaluation);
+    if (measured.contains("loss")) return Classes(measured) + Mistakes(measured);
+  } catch (const Json::exception&) {
+    // As something else.
+  }
+  return Status::Error(StatusCode::kBadData,
+                       "the evaluation is not what `engine eval --json` prints");
+}
+
 }  // namespace
 
 Result<std::string> RunHtml(const RunLog& log, const std::string& title,
                             const std::string& evaluation) {
-  const Json measured =
-      evaluation.empty() ? Json::object() : Json::parse(evaluation, nullptr, false);
-  if (!measured.is_object() || (!evaluation.empty() && !measured.contains("loss"))) {
-    return Status::Error(StatusCode::kBadData,
-                         "the evaluation is not what `engine eval --json` prints");
-  }
+  ENGINE_ASSIGN_OR_RETURN(const std::string measured, Measured(evaluation));
   const Curve& seconds = CurveOf(log.steps, "seconds");
   const Curve speed = Ratio(CurveOf(log.steps, "samples"), seconds, 1);
   const Curve exposed = Ratio(CurveOf(log.steps, "communication_seconds"), seconds, 100);
@@ -205,15 +211,14 @@ Result<std::string> RunHtml(const RunLog& log, const std::string& title,
                      "<body>\n<main>\n<h1>engine report: " + Escape(title) + "</h1>\n" +
                      Summary(log, speed, exposed) + "<div class=\"grid\">\n";
   html += Figure("Loss", CurveOf(log.steps, "loss"), CurveOf(log.evaluations, "loss"));
-  html += RateFigure(CurveOf(log.steps, "learning_rate"));
+  html += Figure("Learning rate", CurveOf(log.steps, "learning_rate"));
   html += Figure("Accuracy", CurveOf(log.steps, "accuracy"), CurveOf(log.evaluations, "accuracy"));
   html += Figure("Samples per second", speed);
   html += Figure("Exposed communication, % of a step", exposed);
   html +=
       Figure("Peak memory of rank 0 in MB", Scaled(CurveOf(log.steps, "peak_memory_bytes"), 1e-6));
   for (const auto& [name, curve] : log.metrics) html += Figure(name, curve);
-  html += "</div>\n<div class=\"loose\">\n" + Evaluations(log) + Classes(measured) +
-          Mistakes(measured) + "</div>\n";
+  html += "</div>\n<div class=\"loose\">\n" + Evaluations(log) + measured + "</div>\n";
   return html + "</main>\n</body>\n</html>\n";
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// False if the object is no event.
+// False if the object is no event; throws where a value is of another type.
 bool AddEvent(const Json& event, RunLog* log) {
   const std::string kind = event.value("event", "");
   const int64_t step = event.value("step", int64_t{0});
@@ -40,7 +40,11 @@ Result<RunLog> ReadRunLog(const std::string& path) {
     ++number;
     const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (event.is_discarded() && file.eof()) break;  // a run was killed while it wrote
-    if (event.is_object() && AddEvent(event, &log)) continue;
+    try {
+      if (event.is_object() && AddEvent(event, &log)) continue;
+    } catch (const Json::exception&) {
+      // As something else.
+    }
     return Status::Error(StatusCode::kBadData, "%s:%lld: no event of a run (output.metrics)",
                          path.c_str(), static_cast<long long>(number));
   }

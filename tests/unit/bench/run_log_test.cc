@@ -47,7 +47,7 @@ TEST_F(RunLogTest, OfStepsThatCameTwiceTheLaterCounts) {
 }
 
 TEST_F(RunLogTest, WhatIsNoLogIsNamedWithItsLine) {
-  for (const std::string bad : {"seed: 1\n", "[]\n", "{\"event\":\"else\"}\n"}) {
+  for (const std::string bad : {"seed: 1\n", "[]\n", "{\"event\":3}\n", "{\"event\":\"else\"}\n"}) {
     const auto log = Read(Step(1, 4) + bad + Step(2, 3));
     ASSERT_FALSE(log.ok()) << bad;
     EXPECT_EQ(log.status().code(), StatusCode::kBadData);
@@ -73,6 +73,8 @@ TEST_F(RunLogTest, ThePageHasAFigureForWhatThereIs) {
                           Not(HasSubstr("http://")), Not(HasSubstr("nan"))));
   EXPECT_LT(html.size(), 600000u) << "thinned out";
   EXPECT_EQ(RunHtml(log, "x", "no JSON").status().code(), StatusCode::kBadData);
+  EXPECT_EQ(RunHtml(log, "x", R"({"loss":1,"confusion":[["a","b"]]})").status().code(),
+            StatusCode::kBadData);
   EXPECT_EQ(RunHtml(log, "x", "{}").status().code(), StatusCode::kBadData);
 }
 
