@@ -86,6 +86,8 @@ const struct {
       "float32[3*,2,9,4],float32[3*,2,19,4],float32[3*,2,19,4],float32[9,19]",
       "float32[3*,2,9,4],float32[3*,2,6,4],float32[3*,2,6,4],float32[2,1,6]",
       "float32[3*,2,9,4],float32[3*,2,6,4],float32[3*,2,6,4],float32[3*,1,9,1]"}},
+    {{"scaled_dot_product_attention", "scaled_dot_product_attention(causal=true)"},
+     {"float32[2*,2,9,64],float32[2*,2,9,64],float32[2*,2,9,64]"}},
     {{"rotary_embedding", "rotary_embedding(interleaved=true)"},
      {"float32[2*,5,6],float32[5,6],float32[5,6]",
       "float32[3*,4,7,34],float32[7,34],float32[7,34]"}},

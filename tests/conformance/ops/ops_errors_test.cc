@@ -77,7 +77,6 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
       {"max_pool(kernel=2,dilation=3,padding=1)=float32[4*,2,9,3]", "larger than the padding"},
       {"avg_pool(kernel=5)=float32[4*,9,9]", "input 0 is float32 (4, 9, 9)"},
       {"avg_pool(kernel=2,padding=2)=float32[4*,9,9,1]", "a kernel larger than the padding"},
-      {"global_max_pool=float32[4*,300,300,1]", "at most 65536 positions"},
       {"resize(size=1,2,3)=float32[4*,9,9,1]", "a 'size' of one number or two"},
       {"resize(scale=0.1)=float32[4*,9,9,1]", "a 'scale' that leaves some of them"},
       {"group_norm(groups=2)=float32[4*,9,3]", "2 groups do not divide 3 channels"},
@@ -96,6 +95,9 @@ TEST_P(OpErrors, InputsThatDoNotFitAreRefused) {
       {"binary_cross_entropy=float32[4*],float32[4*],float32[2]", "a weight for each sample"},
   };
   ExpectRefused(GetParam(), {}, bad);
+  if (Query<Accelerator>(*ops_.device()) != nullptr) return;  // it numbers taps with more bits
+  ExpectRefused(GetParam(), {},
+                {{"global_max_pool=float32[4*,300,300,1]", "at most 65536 positions"}});
 }
 
 TEST_P(OpErrors, ActivationsInFloat32AreRefusedInBFloat16) {
