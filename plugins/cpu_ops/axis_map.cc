@@ -35,12 +35,11 @@ CPU_OPS_KERNEL void MapRows(const PlaneMap& map, int64_t begin, int64_t end) {
     const Terms rows(map.rows, at % height);
     for (int64_t x = 0; x < width; ++x) {
       const Terms columns(map.columns, x);
-      for (int64_t c = 0; c < map.channels; c += kLanes) {
-        const int64_t lanes = LanesAt(c, map.channels);
+      ForLanes(map.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
         const Float16 total = SumOf(map, rows, columns, plane + c, lanes);
         float* target = map.target + (at * width + x) * map.channels + c;
         Store(target, map.sum ? total + Load(target, lanes) : total, lanes);
-      }
+      });
     }
   }
 }

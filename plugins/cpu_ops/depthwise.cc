@@ -1,7 +1,6 @@
 #include "depthwise.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "parallel.h"
 #include "simd.h"
@@ -27,15 +26,6 @@ struct Row {
   int64_t channels;
   bool sum;
 };
-
-// Calls body(channel, lanes) for all lanes of a row of `count` channels; whole registers have a
-// constant number of them.
-template <typename Body>
-CPU_OPS_INLINE void ForLanes(int64_t count, const Body& body) noexcept {
-  int64_t c = 0;
-  for (; c + kLanes <= count; c += kLanes) body(c, std::integral_constant<int64_t, kLanes>{});
-  if (c < count) body(c, count - c);
-}
 
 // kCount targets from `first` on. Where targets are as far apart as their sources through one tap
 // and the next, kTaps columns of taps share what they read; else kTaps is 0.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 // Compiles a function once for AVX-512, once for AVX2 with FMA and once for any x86-64; the loader
 // picks. Not under sanitizers: the pick happens before their runtime is ready. An OpenMP parallel
@@ -84,6 +85,15 @@ CPU_OPS_INLINE void ForColumns(int64_t width, const Body& body) noexcept {
 // How many lanes of a row of `width` are left at `begin`.
 CPU_OPS_INLINE int64_t LanesAt(int64_t begin, int64_t width) noexcept {
   return width - begin < kLanes ? width - begin : kLanes;
+}
+
+// Calls body(begin, lanes) for the lanes of a row of `count`; whole registers have a constant number
+// of them.
+template <typename Body>
+CPU_OPS_INLINE void ForLanes(int64_t count, const Body& body) noexcept {
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) body(c, std::integral_constant<int64_t, kLanes>{});
+  if (c < count) body(c, count - c);
 }
 
 CPU_OPS_INLINE Float16 Larger(Float16 a, Float16 b) noexcept {
