@@ -56,7 +56,8 @@ Status BoundCalls::Bind(const plugin::OpFactory& factory, base::CallWatch* watch
   return {};
 }
 
-// target += source, by the op that every library of ops has for it. In place.
+// target += source, by the op that every library of ops has for it. In place. A source may be the
+// gradient of a view, which has the elements of the target in another shape.
 Status BoundCalls::BindAdd(const plugin::OpFactory& factory, const graph::Instruction& instruction,
                            Bound* bound) {
   const graph::ValueId of = memory_.program_.gradients[instruction.target].of;
@@ -67,7 +68,9 @@ Status BoundCalls::BindAdd(const plugin::OpFactory& factory, const graph::Instru
   OpSignature signature;
   ENGINE_RETURN_IF_ERROR(op->Infer(specs, &signature));
   AddView(&bound->inputs, ViewOfGradient(instruction.target), of);
-  AddView(&bound->inputs, ViewOfGradient(instruction.source), of);
+  TensorView source = ViewOfGradient(instruction.source);
+  source.shape = spec.shape;
+  AddView(&bound->inputs, source, of);
   AddView(&bound->outputs, ViewOfGradient(instruction.target), of);
   bound->op = op.get();
   bound->plugin = "op 'accumulate'";

@@ -1,9 +1,9 @@
 // Lowering: where elements lie, and how they get where an op wants them.
 #include <algorithm>
-#include <utility>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lowering.h"
@@ -45,8 +45,12 @@ Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept) {
 Result<ModelValue> Lowering::Reshape(const Node& node, ModelValue value, const Shape& shape) {
   const TensorSpec spec = Spec(value);
   if (spec.shape == shape) return value;
+  const std::pair key(value, Dims(shape.dims, shape.dims + shape.ndim));
+  if (const auto found = reshaped_.find(key); found != reshaped_.end()) return found->second;
   const Dims behind(shape.dims + (spec.batched != 0 ? 1 : 0), shape.dims + shape.ndim);
-  return Emit(node.name() + ".reshape", "reshape", {value}, {IntsAttribute("shape", behind)});
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, Emit(node.name() + ".reshape", "reshape", {value},
+                                                      {IntsAttribute("shape", behind)}));
+  return reshaped_[key] = made;
 }
 
 // First two runs that follow one another are brought together, which moves four blocks at most: then

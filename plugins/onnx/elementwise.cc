@@ -1,11 +1,11 @@
 // Functions of elements: y lies where x lies.
 #include <cmath>
 #include <limits>
-#include <utility>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lowering.h"

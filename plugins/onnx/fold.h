@@ -3,8 +3,8 @@
 #pragma once
 
 #include <span>
-#include <vector>
 #include <string>
+#include <vector>
 
 #include "engine/status.h"
 #include "model_file.h"

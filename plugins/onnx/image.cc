@@ -2,9 +2,9 @@
 // (an axis alone is a plane with one row).
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lowering.h"

@@ -133,6 +133,7 @@ class Lowering {
   std::map<std::string, ModelValue> parameters_;              // of the file, by their initialiser
   std::map<std::pair<DType, Tensor>, ModelValue> constants_;  // equal ones are one
   std::map<std::pair<ModelValue, std::vector<int>>, ModelValue> transposed_;
+  std::map<std::pair<ModelValue, Dims>, ModelValue> reshaped_;
   std::map<std::string, Source> sources_;
   std::set<std::string> names_;  // of layers
   std::string last_name_;

@@ -1,10 +1,10 @@
 // Nodes that move elements, or only call their dimensions otherwise: those make no op.
 #include <algorithm>
-#include <numeric>
-#include <utility>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lowering.h"

@@ -2,9 +2,9 @@
 #include "norms.h"
 
 #include <algorithm>
-#include <utility>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "lowering.h"
 #include "shape_rules.h"

@@ -1,13 +1,13 @@
 // onnx: a model from a file, as torch.onnx.export writes it, with the weights that are in it.
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/ext/initial_values.h"
 #include "kit/loss_model.h"

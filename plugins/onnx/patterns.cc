@@ -1,8 +1,8 @@
 #include "patterns.h"
 
 #include <cmath>
-#include <utility>
 #include <string_view>
+#include <utility>
 
 #include "norms.h"
 #include "products.h"

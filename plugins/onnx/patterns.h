@@ -3,8 +3,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 #include <string_view>
+#include <vector>
 
 #include "engine/status.h"
 #include "lowering.h"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "norms.h"

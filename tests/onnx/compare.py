@@ -109,7 +109,7 @@ def read_safetensors(path):
 def engine(program, folder, data, name, rate, batch, inputs, targets, expected):
     """The same by the engine, from the exported file."""
     if name == "gpt":
-        source = f'text {{ path: "{data}/tinyshakespeare/input.txt" context: {inputs.shape[1]} }}'
+        source = f'text {{ path: "{data}/tinyshakespeare/input.txt" context: {inputs.shape[1]} holdout: 0 }}'
     else:
         write_idx(folder / "images", inputs.numpy().astype(">f4"), 13)
         write_idx(folder / "labels", targets.numpy().astype(np.uint8), 8)
