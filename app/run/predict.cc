@@ -62,16 +62,16 @@ class Writer {
   Writer(const TrainedModel& model, const checkpoint::ClassNameLists& names,
          const PredictOptions& options, const std::function<Status(std::string_view)>& write)
       : options_(options), write_(write) {
-    const DatasetInfo info = model.data->info();
     const graph::Graph& graph = model.memory->graph();
     output_ = graph.values[graph.logits].spec.shape;
     max_samples_ = graph.max_samples;
     per_sample_ = output_.Count() / max_samples_;
-    if (!info.targets.empty()) {
-      kind_ = KindOf(graph, info.targets[0], options.loss);
-      const auto found = names.find(std::string(info.targets[0].name));
+    if (!model.targets.empty()) {
+      const SampleTensor& target = model.targets[0];
+      kind_ = KindOf(graph, target, options.loss);
+      const auto found = names.find(std::string(target.name));
       if (found != names.end()) names_ = found->second;
-      rows_ = info.targets[0].shape.Count();
+      rows_ = target.shape.Count();
     }
     if (kind_ == OutputKind::kOther) rows_ = 1;
     width_ = per_sample_ / rows_;

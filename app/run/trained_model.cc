@@ -30,8 +30,7 @@ Status CheckClassNames(const checkpoint::ClassNameLists& trained,
 }
 
 // Paths of a configuration are relative to the folder that its run was started in.
-Status OpenData(const config::Config& config, const checkpoint::OpenedCheckpoint& checkpoint,
-                data::DatasetSource& data) {
+Status OpenData(const config::Config& config, data::DatasetSource& data) {
   const Status opened = data.Open();
   const std::string& plugin = config.run().plugins.dataset.entry.name;
   if (opened.code() == StatusCode::kMissingInput) {
@@ -41,8 +40,7 @@ Status OpenData(const config::Config& config, const checkpoint::OpenedCheckpoint
                          "data.%s.KEY=PATH)",
                          opened.message(), plugin.c_str(), plugin.c_str());
   }
-  ENGINE_RETURN_IF_ERROR(opened);
-  return CheckClassNames(checkpoint.info.class_names, data.class_names());
+  return opened;
 }
 
 }  // namespace
@@ -55,15 +53,23 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
   model.data = std::make_unique<data::DatasetSource>(config.run(), rank);
   if (!use.reads_data) ENGINE_RETURN_IF_ERROR(model.data->Make());
   if (use.reads_data || model.data->info().inputs.empty()) {
-    ENGINE_RETURN_IF_ERROR(OpenData(config, checkpoint, *model.data));
+    ENGINE_RETURN_IF_ERROR(OpenData(config, *model.data));
+  }
+  const checkpoint::ClassNameLists& names = checkpoint.info.class_names;
+  if (use.with_loss) ENGINE_RETURN_IF_ERROR(CheckClassNames(names, model.data->class_names()));
+  const DatasetInfo info = model.data->info();
+  model.targets = {info.targets.begin(), info.targets.end()};
+  for (SampleTensor& target : model.targets) {
+    const auto found = names.find(std::string(target.name));
+    if (found != names.end()) target.classes = static_cast<int64_t>(found->second.size());
   }
   model.chosen = std::make_unique<plugin::PluginSelection>(config.plugins());
   model.chosen->communicator = model.chosen->optimizer = model.chosen->scheduler = {};
   model.chosen->hooks.clear();
   ENGINE_ASSIGN_OR_RETURN(model.plugins, plugin::RankPlugins::Create(*model.chosen, rank));
   const plugin::OpFactory& ops = model.plugins->op_factory();
-  const DatasetInfo info = model.data->info();
-  const auto request = model::RequestFor(info, use.samples, use.with_loss);
+  auto request = model::RequestFor(info, use.samples, use.with_loss);
+  request.targets = model.targets;
   ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, model::BuildGraph(config.run(), rank, request, ops));
   exec::FlatLayout layout = exec::InferenceLayout(graph);
   graph::Program program = graph::ForwardProgram(graph);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/config/config.h"
@@ -18,6 +19,7 @@ struct TrainedModel {
   // Each may use those before it.
   std::unique_ptr<plugin::PluginSelection> chosen;  // those that a forward pass needs
   std::unique_ptr<data::DatasetSource> data;
+  std::vector<SampleTensor> targets;  // as the model has them, in the order of the data
   std::unique_ptr<plugin::RankPlugins> plugins;
   std::unique_ptr<exec::ModelMemory> memory;  // with the parameters of the checkpoint
 };
@@ -28,8 +30,9 @@ struct ModelUse {
   bool reads_data = true;  // false: only if its options do not tell what a sample is
 };
 
-// All three arguments are borrowed. kMissingInput says how to name the data; kConfig when the data
-// calls its classes otherwise than the checkpoint.
+// All three arguments are borrowed. kMissingInput says how to name the data. With a loss classes have to
+// be called as in the checkpoint, else kConfig; without one they are those of the checkpoint, if it names
+// any: data to predict may have others, or none.
 Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
                                const config::Config& config, base::RankContext& rank,
                                const ModelUse& use);
