@@ -66,7 +66,7 @@ class Reader {
     const Cursor owner = document_.At(block);
     const pb::OneofDescriptor* kinds = owner.message->GetDescriptor()->FindOneofByName("kind");
     if (kinds == nullptr) {
-      problems_.Add(
+      problems_.AddMissing(
           document_.Error(owner, "'" + block + "' needs a plugin, and none was found for it"));
       return {};
     }

@@ -17,7 +17,7 @@ class Parity : public RunTest {
   // Trains in processes of the real binary; metrics are in `name`.jsonl.
   void TrainWithProcesses(const std::string& config, int ranks, const std::string& name,
                           std::vector<std::string> more) {
-    more.insert(more.begin(), {"run", folder_.Write("run.pbtxt", config), "-q", "-n",
+    more.insert(more.begin(), {"run", folder_.Write("run.pbtxt", config), "-q", "--force", "-n",
                                std::to_string(ranks), "--set", "output.checkpoint=" + name, "--set",
                                "output.metrics=" + name + ".jsonl"});
     const Outcome outcome = Engine(more);

@@ -76,7 +76,7 @@ TEST_F(ReplicasSystem, RanksAsProcessesEqualOneRank) {
   for (const char* plugins : {"tcp,priority_sched", "shm,priority_sched"}) {
     for (const char* ranks : {"2", "3"}) {
       const Outcome outcome =
-          Engine({"run", "net.pbtxt", "-q", "-n", ranks, "--plugins", plugins, "--set",
+          Engine({"run", "net.pbtxt", "-q", "--force", "-n", ranks, "--plugins", plugins, "--set",
                   "output.checkpoint=several", "--set", "output.metrics=jsonl"});
       ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
       ExpectSameLosses(LossesOf(folder_ / "jsonl"), one.losses, kReplicaTolerance, plugins);
