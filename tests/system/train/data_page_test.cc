@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -48,15 +47,15 @@ class DataPage : public RunTest {
     std::vector<double> one;
     for (const char* ranks : {"1", "2"}) {
       const std::string metrics = std::string("losses") + ranks;
-      const Outcome run = Engine({"run", name, "-n", ranks, "--set", "train.steps=12", "--set",
-                                  "output.metrics=" + metrics, "--set", "cpu_ops.threads=1"});
+      const Outcome run =
+          Engine({"run", name, "--force", "-n", ranks, "--set", "train.steps=12", "--set",
+                  "output.metrics=" + metrics, "--set", "cpu_ops.threads=1"});
       ASSERT_EQ(run.exit_code, 0) << run.err << run.out;
       EXPECT_THAT(run.err + run.out, HasSubstr(samples));
       const std::vector<double> losses = Losses(folder_ / metrics);
       ASSERT_EQ(losses.size(), 12u);
       if (one.empty()) one = losses;
       ExpectSameLosses(losses, one, 1e-4, name + " on " + ranks);
-      if (name == "pets.pbtxt") std::filesystem::remove(folder_ / "pets.safetensors");
     }
   }
 
@@ -80,7 +79,7 @@ TEST_F(DataPage, AFolderOfPictures) {
                                           std::vector<uint8_t>(30 * (35u + i), i)));
   }
   ExpectTrains("pets.pbtxt", "64 samples and 16 held out");
-  const Outcome run = Engine({"run", "pets.pbtxt", "-n", "2", "--set", "train.steps=1"});
+  const Outcome run = Engine({"run", "pets.pbtxt", "--force", "-n", "2", "--set", "train.steps=1"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto checkpoint = ValueOf(checkpoint::OpenCheckpoint(folder_ / "pets.safetensors"));
   ASSERT_TRUE(checkpoint.info.class_names.contains("label"));
