@@ -234,9 +234,9 @@ Status SampleTokens(exec::ModelMemory& memory, const std::string& prompt,
 
 }  // namespace
 
-int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment) {
+int SampleCommand(const CheckpointFlags& given, const command::Environment& environment) {
   return WithCheckpoint(
-      Alone(flags), environment,
+      Alone(given), environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         // What a sample is follows from the configuration alone: the text itself need not be there.
@@ -262,12 +262,13 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
   return WithCheckpoint(flags, environment, EvaluateRank);
 }
 
-int PredictCommand(CheckpointFlags flags, const command::Environment& environment) {
+int PredictCommand(const CheckpointFlags& given, const command::Environment& environment) {
+  CheckpointFlags alone = Alone(given);
   // Samples as they are, in their order.
-  flags.overrides.insert(flags.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
+  alone.overrides.insert(alone.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
                                                  "data.augment.crop_padding=0"});
   return WithCheckpoint(
-      Alone(flags), environment,
+      alone, environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         const train::TrainOptions& train = config.run().train;

@@ -44,11 +44,11 @@ struct CheckpointFlags {
   std::string out;
   int64_t top = 1;
   bool outputs = false;
-  std::string safetensors, onnx;  // these of export
+  std::string safetensors, onnx;     // these of export
   std::vector<std::string> plugins;  // in the place of those of the run
   std::string batch = "dynamic";
   bool fold = false;
-  std::string prompt;  // these of sample
+  std::string prompt;   // these of sample
   int64_t count = 300;  // bytes or tokens
   double temperature = 0.8;
   int top_k = 40;
@@ -67,7 +67,7 @@ int ConfigCheckCommand(const command::ConfigFlags& flags, const command::Environ
 int ConfigPrintCommand(const command::ConfigFlags& flags, const command::Environment& environment);
 int SampleCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment);
-int PredictCommand(CheckpointFlags flags, const command::Environment& environment);
+int PredictCommand(const CheckpointFlags& flags, const command::Environment& environment);
 int ExportCommand(CheckpointFlags flags, const command::Environment& environment);
 
 }  // namespace engine::cli
