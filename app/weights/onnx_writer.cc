@@ -122,12 +122,11 @@ std::string OnnxWriter::Get(graph::ValueId value, Layout layout) {
   if (of.parameter != graph::kNone) {
     const graph::Parameter& parameter = graph_.parameters[of.parameter];
     const float* const ours = values_[of.parameter];
-    std::vector<float> values(ours, ours + parameter.shape.Count());
-    const bool same = TorchValues(of.parameter) == values;
     const std::string name =
-        same && TorchShape(of.parameter) == parameter.shape
+        layouts_[of.parameter].same()
             ? Initialiser(of.parameter)
-            : Initialiser(parameter.name + "/channels_last", parameter.shape, values);
+            : Initialiser(parameter.name + "/channels_last", parameter.shape,
+                          std::vector<float>(ours, ours + parameter.shape.Count()));
     const int32_t ndim = parameter.shape.ndim;
     if (layout == Layout::kOurs || ndim < 3) return name;
     return Transpose(name, OrderTo(layout, ndim));

@@ -94,6 +94,9 @@ Shape Permuted(const Shape& x, const Order& order) {
 }
 
 std::vector<float> Permuted(const float* x, const Shape& shape, const Order& order) {
+  if (std::equal(order.begin(), order.begin() + shape.ndim, Identity().begin())) {
+    return {x, x + shape.Count()};
+  }
   std::vector<float> y(static_cast<size_t>(shape.Count()));
   std::array<int64_t, kMaxDims> index{};  // in y
   const Shape to = Permuted(shape, order);

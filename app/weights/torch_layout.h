@@ -3,6 +3,7 @@
 // behind a flattened image reads it channel by channel.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>
@@ -22,6 +23,11 @@ struct TorchLayout {
   Shape view;  // of as many elements as the parameter
   Order order;
   Shape torch;  // the shape of the tensor there
+
+  // Whether it is the same here and there.
+  bool same() const {
+    return torch == view && std::is_sorted(order.begin(), order.begin() + view.ndim);
+  }
 };
 
 // Dimension i of the result is dimension order[i] of x.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -25,6 +26,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
@@ -140,6 +142,20 @@ TEST_F(ExportTest, ALanguageModelHasItsPartsWrittenOut) {
   EXPECT_THAT(TypesOf(graph),
               IsSupersetOf({"Gather", "LayerNormalization", "Split", "Softmax", "Tanh", "MatMul"}));
   EXPECT_THAT(ShapesOf(graph)["causal_mask_8x8"], ElementsAre(8, 8));
+}
+
+TEST_F(ExportTest, AnOpThatOnnxDoesNotHaveIsANodeOfItsPlugin) {
+  Build(kCnn, kImages);
+  graph_.nodes[1].op_name = "fancy_conv";
+  const onnx::GraphProto graph = Onnx();
+  ExpectInOrder(graph);
+  const auto node = std::ranges::find(graph.node(), "fancy_conv", &onnx::NodeProto::op_type);
+  ASSERT_NE(node, graph.node().end());
+  EXPECT_EQ(node->domain(), "cpu_ops");
+  const auto kernel = std::ranges::find(node->attribute(), "kernel", &onnx::AttributeProto::name);
+  ASSERT_NE(kernel, node->attribute().end());
+  EXPECT_THAT(kernel->ints(), ElementsAre(3));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("'conv1': ONNX has no op 'fancy_conv'")));
 }
 
 // An op that is added to cpu_ops is written, or named here.

@@ -149,6 +149,42 @@ TEST_F(InitialWeightsTest, BringsPyTorchsLayoutsIntoOurs) {
   EXPECT_EQ(values_["fc.weight"], fc);
 }
 
+// As HuggingFace names them: of the bare model, and of the one with a head.
+TEST_F(InitialWeightsTest, TheShippedRulesAreThoseOfGpt2) {
+  const auto shipped = ValueOf(config::Config::Load(
+      {.text = testing::ReadWhole(ENGINE_TEST_SOURCE_DIR "/configs/gpt2_finetune.pbtxt"),
+       .origin = "gpt2_finetune.pbtxt",
+       .default_plugins = {{.name = "null"}},
+       .plugin_folders = {PluginFolder()}}));
+  constexpr ModelInputs kTokens{.input_shape = {3},
+                                .input_dtype = DType::kInt32,
+                                .target_shape = {3},
+                                .classes = 5,
+                                .max_samples = 1};
+  const std::pair<const char*, std::vector<int64_t>> layer[] = {
+      {"ln_1.weight", {4}},           {"ln_1.bias", {4}},      {"attn.c_attn.weight", {4, 12}},
+      {"attn.c_attn.bias", {12}},     {"ln_2.weight", {4}},    {"attn.c_proj.weight", {4, 4}},
+      {"attn.c_proj.bias", {4}},      {"ln_2.bias", {4}},      {"mlp.c_fc.weight", {4, 16}},
+      {"mlp.c_proj.weight", {16, 4}}, {"mlp.c_fc.bias", {16}}, {"mlp.c_proj.bias", {4}},
+      {"attn.bias", {1, 1, 8, 8}}};
+  for (const std::string prefix : {"", "transformer."}) {
+    std::vector<ForeignTensor> tensors = {
+        Counting(prefix + "wte.weight", {5, 4}), Counting(prefix + "wpe.weight", {8, 4}),
+        Counting(prefix + "ln_f.weight", {4}), Counting(prefix + "ln_f.bias", {4})};
+    for (const std::string block : {"h.0.", "h.1."}) {
+      for (const auto& [name, shape] : layer) {
+        tensors.push_back(Counting(prefix + block + name, shape));
+      }
+    }
+    ASSERT_THAT(Read("gpt { layers: 2 width: 4 heads: 2 }", kTokens, tensors, shipped.init()),
+                IsOk());
+    EXPECT_THAT(values_["embedding.positions"], ::testing::Each(::testing::Lt(12.0f)));
+    EXPECT_EQ(values_["block1.mlp.proj.weight"][1], 4);  // the other way round in the file
+    EXPECT_THAT(Notes(), AllOf(HasSubstr("28 parameters"), HasSubstr("h.0.attn.bias"),
+                               Not(HasSubstr("values of its own"))));
+  }
+}
+
 TEST_F(InitialWeightsTest, TakesACheckpointAsItIs) {
   const InitOptions options{.from = "", .rules = {}, .allow_missing = {"bn1.*"}};
   ASSERT_THAT(Read("cnn { channels: 2 }", kImages,
