@@ -172,11 +172,10 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
                          std::string(model.data->info().name).c_str(), flags.split.c_str());
   }
   std::vector<std::string> names;
+  const auto targets = model.data->info().targets;
   const auto& named = checkpoint.info.class_names;
-  if (const auto found = named.find(std::string(model.data->info().targets[0].name));
-      found != named.end()) {
-    names = found->second;
-  }
+  const auto found = named.find(targets.empty() ? "" : std::string(targets[0].name));
+  if (found != named.end()) names = found->second;
   const int64_t step = checkpoint.info.step;
   if (flags.json) {
     fmt::print("{}\n", ToJson(flags.file, flags, step, done, names).dump());

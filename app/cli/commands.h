@@ -44,11 +44,11 @@ struct CheckpointFlags {
   std::string out;
   int64_t top = 1;
   bool outputs = false;
-  std::string safetensors, onnx;  // these of export
+  std::string safetensors, onnx;     // these of export
   std::vector<std::string> plugins;  // in the place of those of the run
   std::string batch = "dynamic";
   bool fold = false;
-  std::string prompt;  // these of sample
+  std::string prompt;   // these of sample
   int64_t count = 300;  // bytes or tokens
   double temperature = 0.8;
   int top_k = 40;

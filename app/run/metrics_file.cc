@@ -1,21 +1,21 @@
 #include "app/run/metrics_file.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace engine::run {
 namespace {
 
-// Of this process; 0 where the system does not say.
-int64_t ResidentBytes() {
-  int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;
-  return pages * sysconf(_SC_PAGESIZE);
+// Resident, of this process.
+int64_t PeakMemoryBytes() {
+  rusage usage{};
+  (void)getrusage(RUSAGE_SELF, &usage);  // fails for wrong arguments only
+  return usage.ru_maxrss * 1024;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ Status MetricsFile::Write(const train::StepReport& report) {
                {"samples", report.samples},
                {"seconds", report.seconds},
                {"communication_seconds", nullptr},
-               {"memory_bytes", ResidentBytes()}};
+               {"peak_memory_bytes", PeakMemoryBytes()}};
   if (report.communication_seconds) line["communication_seconds"] = *report.communication_seconds;
   return WriteLine(line.dump());
 }

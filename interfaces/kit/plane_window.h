@@ -30,9 +30,9 @@ struct Window {
   // Positions of the window on an axis of `extent`; 0 if it does not fit. With `ceil`, a last one
   // may reach beyond the padding, but begins before it.
   int64_t Positions(int64_t extent, bool ceil = false) const noexcept {
-    const int64_t room = extent + before + after - Reach();
+    const int64_t room = extent + before + after - Reach() + (ceil ? stride - 1 : 0);
     if (room < 0) return 0;
-    const int64_t positions = (room + (ceil ? stride - 1 : 0)) / stride + 1;
+    const int64_t positions = room / stride + 1;
     const bool begins_behind = (positions - 1) * stride >= extent + before;
     return ceil && begins_behind ? positions - 1 : positions;
   }

@@ -16,9 +16,11 @@ namespace engine::kit {
 // it. Two bits for each row are kept.
 class RowSplit {
  public:
-  RowSplit() = default;
+  RowSplit() = default;  // of no rows
 
-  // Of `rows` rows; with a share of 0 none is held out.
+  // Of `rows` rows; with a share of 0 none is held out, and nothing is kept. `seed` is that of the run
+  // (Dataset::Open), so that all ranks, and a run that goes on, hold out the same rows; another seed
+  // trains on rows that this one has evaluated on.
   RowSplit(int64_t rows, double share, uint64_t seed)
       : rows_(rows), words_(share > 0 ? static_cast<size_t>(rows + 63) / 64 : 0) {
     for (int64_t row = 0; row < rows && share > 0; ++row) {
@@ -32,11 +34,13 @@ class RowSplit {
     }
   }
 
+  // About the share of the rows is held out: each is drawn for itself. [any-thread]
   int64_t count(Split split) const noexcept {
     return split == Split::kHeldOut ? held_out_ : rows_ - held_out_;
   }
 
-  // The row that sample `index`, less than count(split), is.
+  // The row that sample `index`, less than count(split), is: rows keep their order. Logarithmic in the
+  // number of rows. [any-thread]
   int64_t Row(Split split, int64_t index) const noexcept {
     if (words_.empty()) return index;
     const bool held_out = split == Split::kHeldOut;

@@ -8,8 +8,10 @@
 namespace engine::data_kit {
 namespace {
 
+// What some programs write before UTF-8.
 constexpr std::string_view kBom = "\xef\xbb\xbf";
 
+// Without the spaces around it.
 std::string_view Trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
@@ -43,6 +45,7 @@ size_t RecordEnd(std::string_view text, size_t begin, char delimiter) {
   }
 }
 
+// With the carriage return of a line that ends with CRLF.
 bool IsBlank(std::string_view line) {
   return line.empty() || line == "\r";
 }
@@ -53,6 +56,7 @@ Result<CsvFile> CsvFile::Open(const std::string& path, char delimiter) {
   ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
   CsvFile file(path, std::move(mapped), delimiter);
   const std::string_view text = file.bytes();
+  // Line feeds inside of quotes are no ends, so the whole file is looked through.
   for (size_t at = text.starts_with(kBom) ? kBom.size() : 0; at < text.size();) {
     const size_t end = RecordEnd(text, at, delimiter);
     if (end == text.npos) {
@@ -80,7 +84,7 @@ Status CsvFile::Split(int64_t record, CsvRecord* out) const {
       const size_t end = QuotedEnd(text, i);
       std::string_view content = text.substr(i + 1, end - i - 2);
       if (content.find('"') != content.npos) {
-        const size_t begin = out->unquoted_.size();
+        const size_t begin = out->unquoted_.size();  // one of each two quotes
         for (size_t c = 0; c < content.size(); c += content[c] == '"' ? 2 : 1) {
           out->unquoted_ += content[c];
         }
@@ -112,6 +116,7 @@ Status CsvFile::BadField(int64_t record, size_t column, std::string_view name,
                        title.c_str(), what.c_str());
 }
 
+// For messages alone: it counts from the beginning of the file.
 int64_t CsvFile::LineAt(size_t offset) const {
   const std::string_view before = bytes().substr(0, offset);
   return 1 + std::count(before.begin(), before.end(), '\n');

@@ -9,10 +9,12 @@
 namespace engine::data_kit {
 namespace {
 
+// A float16, which the language has no type for.
 struct Half {
   uint16_t bits;
 };
 
+// In the other byte order.
 template <typename T>
 T Swapped(T value) {
   if constexpr (sizeof(T) == 2)
@@ -24,6 +26,7 @@ T Swapped(T value) {
   return value;
 }
 
+// A float that no int64_t is like has undefined behaviour as one: 0.
 template <typename T, typename Out>
 Out Converted(T value) {
   if constexpr (std::is_same_v<T, Half>) {
@@ -49,6 +52,7 @@ void Read(bool swap, const uint8_t* bytes, int64_t count, Out* out) {
   loop([](T value) { return value; });
 }
 
+// The type of each size of a kind.
 template <typename One, typename Two, typename Four, typename Eight, typename Out>
 void ReadSize(ElementType type, const uint8_t* bytes, int64_t count, Out* out) {
   const bool swap = type.big_endian == (std::endian::native == std::endian::little);
@@ -74,6 +78,7 @@ void ReadElements(ElementType type, const uint8_t* bytes, int64_t count, Out* ou
     case ElementType::Kind::kSigned:
       return ReadSize<int8_t, int16_t, int32_t, int64_t>(type, bytes, count, out);
     case ElementType::Kind::kFloat:
+      // There is no float of one byte.
       return ReadSize<int8_t, Half, float, double>(type, bytes, count, out);
   }
 }

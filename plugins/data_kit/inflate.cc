@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kFirstBytes = size_t{1} << 16;
 
+// zlib's state, freed in its end.
 class Inflater {
  public:
   explicit Inflater(Packing packing) {
@@ -45,6 +46,7 @@ Result<std::vector<uint8_t>> Inflate(std::span<const uint8_t> packed, Packing pa
   constexpr size_t kMost = size_t{1} << 30;  // of one call: zlib counts in 32 bits
   std::vector<uint8_t> content(kFirstBytes);
   size_t done = 0;
+  // Ends with a stream that is complete, or an error: each turn reads input, or makes room for output.
   for (;;) {
     stream.next_in = const_cast<uint8_t*>(packed.data());
     stream.avail_in = static_cast<uInt>(std::min(packed.size(), kMost));

@@ -9,6 +9,7 @@
 
 namespace engine::data_kit {
 
+// The mean first, so that squares are of small numbers.
 void Moments::Add(const float* numbers, int64_t count) {
   if (count == 0) return;
   const double mean = std::accumulate(numbers, numbers + count, 0.0) / static_cast<double>(count);
@@ -17,6 +18,7 @@ void Moments::Add(const float* numbers, int64_t count) {
   Combine(static_cast<double>(count), mean, squares);
 }
 
+// squares_ is the sum of (x - mean_)^2.
 void Moments::Combine(double count, double mean, double squares) {
   const double both = count_ + count, apart = mean - mean_;
   squares_ += squares + apart * apart * count_ * count / both;

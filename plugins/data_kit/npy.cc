@@ -31,6 +31,7 @@ std::string_view ValueOf(std::string_view header, std::string_view key) {
 }
 
 // "'<f4'"
+// order is '<' little-endian, '>' big-endian or '|' without one; kind 'b' bool, 'i', 'u' or 'f'.
 Result<ElementType> ParseType(const std::string& name, std::string_view descr) {
   if (descr.size() == 5) {
     const char order = descr[1], kind = descr[2];
@@ -53,7 +54,7 @@ Result<std::vector<int64_t>> ParseShape(const std::string& name, std::string_vie
                                         int64_t limit, int64_t* count) {
   std::vector<int64_t> shape;
   *count = 1;
-  text.remove_prefix(std::min<size_t>(1, text.size()));
+  text.remove_prefix(std::min<size_t>(1, text.size()));  // the bracket
   while (text.find_first_not_of(" ,") != text.npos) {
     text.remove_prefix(text.find_first_not_of(" ,"));
     int64_t extent = -1;
@@ -71,6 +72,8 @@ Result<std::vector<int64_t>> ParseShape(const std::string& name, std::string_vie
   return shape;
 }
 
+// A little-endian number; 0 where it is not inside of the file, so that offsets of a damaged file lead
+// to a signature that is not there.
 uint64_t Little(std::span<const uint8_t> bytes, uint64_t offset, int size) {
   uint64_t value = 0;
   if (offset > bytes.size() || bytes.size() - offset < static_cast<uint64_t>(size)) return 0;
@@ -156,6 +159,7 @@ Result<NpyArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
   ENGINE_ASSIGN_OR_RETURN(array.shape,
                           ParseShape(array.name, ValueOf(header, "shape"), there, &count));
   if (count == 0) return Bad(array.name, "there are no elements");
+  // Of one dimension both orders are the same.
   const bool fortran = ValueOf(header, "fortran_order").starts_with("True");
   if (fortran && array.shape.size() > 1) {
     return Bad(array.name,
@@ -170,6 +174,9 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
   ENGINE_ASSIGN_OR_RETURN(const ZipDirectory directory, FindDirectory(path, file));
   std::string names;
   uint64_t at = directory.offset;
+  // entry  = 0x02014b50 .. method .. packed size name_bytes extra_bytes comment_bytes .. header name
+  // header = 0x04034b50 .. name_bytes extra_bytes name extra content: its sizes may be missing, so those
+  //          of the entry count
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const uint64_t name_bytes = Little(file, at + 28, 2);
     if (Little(file, at, 4) != 0x02014b50 || at + 46 + name_bytes > file.size()) {
@@ -189,6 +196,7 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
       if (entry.method == 0) return ZipMember{packed, std::move(memory)};
       if (entry.method != 8) return Bad(path, "compressed in a way that is not read");
       ENGINE_ASSIGN_OR_RETURN(std::vector<uint8_t> content, Inflate(packed, Packing::kRaw, path));
+      // What it says that it holds is compared with what came out.
       const auto kept = std::make_shared<const std::vector<uint8_t>>(std::move(content));
       if (kept->size() != entry.size) return Bad(path, "the compressed file is damaged");
       return ZipMember{*kept, kept};

@@ -13,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// An image, with its path behind the folder of the list.
 struct Found {
   std::string path, class_name;
   int64_t size_bytes;
@@ -78,8 +79,8 @@ Result<std::vector<Found>> ReadList(const std::string& path) {
     std::error_code error;
     const auto size = fs::file_size(folder / fields[0], error);
     if (error) {
-      return file.BadField(i, 0, "",
-                           std::string(fields[0]).append(": cannot be read: ").append(error.message()));
+      return file.BadField(
+          i, 0, "", std::string(fields[0]).append(": cannot be read: ").append(error.message()));
     }
     found.push_back({std::string(fields[0]), std::string(fields[1]), static_cast<int64_t>(size)});
   }
@@ -102,6 +103,7 @@ Result<Part> Find(const std::string& path) {
   return part;
 }
 
+// Classes are numbered by `classes`, those that there are to train on.
 Status AddTo(FileList* list, const Part& part, const std::vector<std::string>& classes) {
   list->SetFolder(part.folder);
   for (const Found& image : part.found) {

@@ -217,11 +217,13 @@ class Images final : public kit::ReadDataset {
     return {};
   }
 
+  // Mapped while it is decoded; the page cache keeps what is read again.
   Result<Image> Decode(const std::string& path) const {
     ENGINE_ASSIGN_OR_RETURN(const kit::MappedFile file, kit::MappedFile::Open(path));
     return DecodeImage(path, file.bytes(), input_.shape[0]);
   }
 
+  // The sample at place `i` of the batch. What is random is drawn from a generator of this sample.
   Status FillOne(const FillCall& call, size_t i) const {
     const bool trains = call.split == Split::kTrain;
     const bool own_files = !trains && listing_.has_held_out;

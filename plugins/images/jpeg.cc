@@ -16,6 +16,7 @@ struct ErrorManager {
   char* message;
 };
 
+// In place of the library's own, which ends the process.
 [[noreturn]] void Fail(j_common_ptr jpeg) {
   auto* const errors = reinterpret_cast<ErrorManager*>(jpeg->err);
   errors->base.format_message(jpeg, errors->message);
@@ -59,6 +60,7 @@ bool DecodeJpeg(std::span<const uint8_t> file, int64_t channels, Image* image, c
     jpeg_create_decompress(&jpeg);
     jpeg_mem_src(&jpeg, file.data(), file.size());
     jpeg_read_header(&jpeg, TRUE);
+    // The library turns YCCK into CMYK, and does not go further.
     const bool inks = jpeg.num_components == 4;
     jpeg.out_color_space = inks ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     if (Prepare(jpeg.image_height, jpeg.image_width, channels, false, image, message)) {

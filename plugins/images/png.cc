@@ -29,6 +29,7 @@ void Read(png_structp png, png_bytep out, size_t count) {
   png_longjmp(png, 1);
 }
 
+// Warnings are of chunks that are not looked at.
 void Ignore(png_structp, png_const_charp) {}
 
 // Grey or colours, of 8 or 16 bits, without transparency.
@@ -39,11 +40,14 @@ void Transform(png_structp png, png_infop info, int64_t channels) {
   const bool is_color = (color & PNG_COLOR_MASK_COLOR) != 0;
   if (channels == 3 && !is_color) png_set_gray_to_rgb(png);
   if (channels == 1 && is_color) png_set_rgb_to_gray(png, PNG_ERROR_ACTION_NONE, 0.299, 0.587);
+  // Values of 16 bits are big-endian in the file.
   if (std::endian::native == std::endian::little) png_set_swap(png);
 }
 
 }  // namespace
 
+// `png` and `info` are set before setjmp and never changed after it, so they are good after a longjmp;
+// `good` is volatile for the same reason (C11 7.13.2.1).
 bool DecodePng(std::span<const uint8_t> file, int64_t channels, Image* image, char* message) {
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, message, Fail, Ignore);
   if (png == nullptr) return false;
@@ -62,6 +66,7 @@ bool DecodePng(std::span<const uint8_t> file, int64_t channels, Image* image, ch
       png_read_update_info(png, info);
       const size_t row_bytes = image->bytes.size() / rows;
       if (png_get_rowbytes(png, info) != row_bytes) png_error(png, "an unknown kind of pixels");
+      // An interlaced image comes in seven passes, each of which fills in more pixels.
       for (int pass = 0; pass < passes; ++pass) {
         for (png_uint_32 row = 0; row < rows; ++row) {
           png_read_row(png, image->bytes.data() + row * row_bytes, nullptr);

@@ -23,6 +23,7 @@ Taps MakeTaps(const Axis& axis, Filter filter) {
   taps.weights.resize(static_cast<size_t>(axis.count * taps.most));
   for (int64_t i = 0; i < axis.count; ++i) {
     const double center = axis.begin + (static_cast<double>(i) + 0.5) * axis.scale;
+    // Pixels whose centres lie within the support, of those that may be looked at.
     const int64_t begin = std::clamp(static_cast<int64_t>(std::floor(center - support + 0.5)),
                                      axis.first, axis.last - 1);
     const int64_t end = std::clamp(static_cast<int64_t>(std::floor(center + support + 0.5)),
@@ -57,6 +58,7 @@ void Resample(const Image& image, const Axis& rows, const Axis& columns, Filter 
   std::vector<float> source(static_cast<size_t>(image.columns * channels));
   std::vector<float> narrow(static_cast<size_t>((last - first) * width * channels));
   for (int64_t row = first; row < last; ++row) {
+    // `narrow` has only the rows that are needed, in the width of the output.
     image.ReadRow(row, source.data());
     float* to = narrow.data() + (row - first) * width * channels;
     for (int64_t i = 0; i < width; ++i) {

@@ -1,6 +1,10 @@
 // Lowering: where elements lie, and how they get where an op wants them.
 #include <algorithm>
 #include <utility>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "lowering.h"
 
@@ -45,6 +49,26 @@ Result<ModelValue> Lowering::Reshape(const Node& node, ModelValue value, const S
   return Emit(node.name() + ".reshape", "reshape", {value}, {IntsAttribute("shape", behind)});
 }
 
+// First two runs that follow one another are brought together, which moves four blocks at most: then
+// there is one run less.
+Result<ModelValue> Lowering::TransposeTwice(const Node& node, const Value& value,
+                                            std::span<const int> order, const Groups& runs) {
+  const size_t first = value.layout.batched ? 1 : 0;
+  const std::vector<int>&run = runs[first], &next = runs[first + 1];
+  std::vector<int> closer;
+  for (const int axis : value.layout.MemoryOrder()) {
+    if (std::ranges::find(next, axis) == next.end()) closer.push_back(axis);
+    if (axis == run.back()) closer.insert(closer.end(), next.begin(), next.end());
+  }
+  std::vector<int> rest;
+  for (const int axis : order) {
+    rest.push_back(static_cast<int>(std::ranges::find(closer, axis) - closer.begin()));
+  }
+  Value moved{.layout = value.layout.Reordered(closer)};
+  ENGINE_ASSIGN_OR_RETURN(moved.engine, Transpose(node, value, closer));
+  return Transpose(node, moved, rest);
+}
+
 // By the ops of image models where it is what those do: they take a batch in any type.
 Result<ModelValue> Lowering::Transpose(const Node& node, const Value& value,
                                        std::span<const int> order) {
@@ -63,10 +87,7 @@ Result<ModelValue> Lowering::Transpose(const Node& node, const Value& value,
     const Groups runs = Runs(layout, order);
     Groups before = runs;
     std::ranges::sort(before);
-    if (runs.size() > size_t{kMaxDims}) {
-      return node.Error(StatusCode::kUnsupported, "needs a transposition of %zu dimensions",
-                        runs.size());
-    }
+    if (runs.size() > size_t{kMaxDims}) return TransposeTwice(node, value, order, runs);
     Shape shape;
     for (const std::vector<int>& run : before) {
       shape.dims[shape.ndim++] = ExtentOf(layout, run);

@@ -2,6 +2,11 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "lowering.h"
 #include "norms.h"

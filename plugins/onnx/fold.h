@@ -4,6 +4,7 @@
 
 #include <span>
 #include <vector>
+#include <string>
 
 #include "engine/status.h"
 #include "model_file.h"

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "lowering.h"
 

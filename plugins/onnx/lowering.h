@@ -118,6 +118,8 @@ class Lowering {
   Result<ModelValue> MakeParameter(const std::string& name, DType dtype);
   Result<ModelValue> MakeConstant(const std::shared_ptr<const Tensor>& tensor);
   Result<ModelValue> Transpose(const Node& node, const Value& value, std::span<const int> order);
+  Result<ModelValue> TransposeTwice(const Node& node, const Value& value,
+                                    std::span<const int> order, const Groups& runs);
   Result<ModelValue> Reshape(const Node& node, ModelValue value, const Shape& shape);
   void DropCopies(std::vector<Value>* values) const;
 

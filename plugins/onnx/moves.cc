@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "lowering.h"
 #include "shape_rules.h"

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <utility>
+#include <span>
+#include <string>
 
 #include "lowering.h"
 #include "shape_rules.h"

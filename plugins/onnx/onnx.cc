@@ -4,10 +4,13 @@
 #include <string>
 #include <utility>
 #include <vector>
+#include <map>
+#include <set>
+#include <span>
+#include <string_view>
 
 #include "engine/ext/initial_values.h"
-#include "kit/model.h"
-#include "kit/op.h"
+#include "kit/loss_model.h"
 #include "lowering.h"
 
 namespace engine::onnx {
@@ -23,7 +26,7 @@ class Onnx final : public ModelBase, public InitialValuesBase {
       : file_(std::move(file)),
         graph_(std::move(graph)),
         sync_batch_norm_(options.Bool("sync_batch_norm")),
-        loss_(options.String("loss")) {}
+        criterion_(options) {}
 
   Status Build(ModelBuilder& builder) const noexcept override {
     ENGINE_ASSIGN_OR_RETURN(const int64_t samples, Batch());
@@ -37,31 +40,23 @@ class Onnx final : public ModelBase, public InitialValuesBase {
       if (!kAnchors.contains(node.type()) || !graph_.IsNeeded(node)) continue;
       ENGINE_RETURN_IF_ERROR(lowering.Get(node.output(0)).status());
     }
-    std::vector<ModelValue> outputs;
-    for (const auto& output : file_->graph().output()) {
-      ENGINE_ASSIGN_OR_RETURN(const Value value, lowering.Get(output.name()));
-      ENGINE_ASSIGN_OR_RETURN(outputs.emplace_back(), Predicted(lowering, builder, value));
-    }
-    sources_ = lowering.sources();
-    if (outputs.empty())
-      return Status::Error(StatusCode::kBadData, "%s: has no output", file_->path().c_str());
-    ENGINE_RETURN_IF_ERROR(kit::PredictTarget(builder, outputs[0], loss_));
-    for (size_t i = 1; i < outputs.size(); ++i) {
-      ENGINE_RETURN_IF_ERROR(
-          builder.Output(file_->graph().output(static_cast<int>(i)).name(), outputs[i]));
-    }
-    return {};
+    return SetOutputs(lowering, builder);
   }
 
   void* Query(std::string_view id) noexcept override { return Offer<InitialValues>(id, this); }
 
   uint32_t Has(std::string_view parameter) const noexcept override {
     const std::string name(parameter);
-    return sources_.contains(name) || file_->FindInitializer(name) != nullptr ? 1 : 0;
+    const bool own = sources_.contains(name) || file_->FindInitializer(name) != nullptr;
+    return own || criterion_.Has(parameter) ? 1 : 0;
   }
 
   Status Read(std::string_view parameter, std::span<float> values) const noexcept override {
     const std::string name(parameter);
+    if (criterion_.Has(parameter)) {
+      criterion_.Read(values);
+      return {};
+    }
     const auto found = sources_.find(name);
     if (found == sources_.end()) return file_->Read(*file_->FindInitializer(name), values);
     if (found->second.constant == nullptr) return file_->Read(*found->second.tensor, values);
@@ -131,16 +126,36 @@ class Onnx final : public ModelBase, public InitialValuesBase {
         file_->path().c_str(), input.name().c_str(), wanted.c_str(), got.c_str());
   }
 
+  // The first outputs of the file are predictions of the targets of the data, in order; all can be read.
+  Status SetOutputs(Lowering& lowering, ModelBuilder& builder) const {
+    const std::vector<ModelValue> targets = kit::Criterion::Targets(builder.data());
+    const auto& outputs = file_->graph().output();
+    std::vector<ModelValue> predictions;
+    for (int i = 0; i < outputs.size(); ++i) {
+      ENGINE_ASSIGN_OR_RETURN(const Value value, lowering.Get(outputs[i].name()));
+      const auto at = static_cast<size_t>(i);
+      const SampleTensor* const target =
+          at < targets.size()
+              ? &builder.data()
+                     .targets[static_cast<size_t>(targets[at]) - builder.data().inputs.size()]
+              : nullptr;
+      ENGINE_ASSIGN_OR_RETURN(const ModelValue output, Predicted(lowering, value, target));
+      if (target != nullptr) predictions.push_back(output);
+      ENGINE_RETURN_IF_ERROR(builder.Output(i == 0 ? "logits" : outputs[i].name(), output));
+    }
+    sources_ = lowering.sources();
+    return builder.data().with_loss == 0 ? Status() : criterion_.Add(builder, predictions);
+  }
+
   // In the order of its dimensions, but with classes last: PyTorch has the classes of a plane of
   // targets in dimension 1. Positions of a sample that the file calls rows of a batch stay positions.
-  Result<ModelValue> Predicted(Lowering& lowering, const ModelBuilder& builder,
-                               const Value& value) const {
+  Result<ModelValue> Predicted(Lowering& lowering, const Value& value,
+                               const SampleTensor* target) const {
     Layout layout = value.layout;
-    const ModelData data = builder.data();
     const Dims shape = value.Shape();
-    const int64_t classes = data.targets.size() == 1 ? data.targets[0].classes : 0;
-    if (shape.size() > 2 && classes > 0 && shape[1] == classes &&
-        static_cast<int32_t>(shape.size()) == data.targets[0].shape.ndim + 2) {
+    if (target != nullptr && shape.size() > 2 && target->classes > 0 &&
+        shape[1] == target->classes &&
+        static_cast<int32_t>(shape.size()) == target->shape.ndim + 2) {
       std::vector<int> dim = layout.dims[1];
       layout.dims.erase(layout.dims.begin() + 1);
       layout.dims.push_back(std::move(dim));
@@ -159,7 +174,7 @@ class Onnx final : public ModelBase, public InitialValuesBase {
   const std::unique_ptr<ModelFile> file_;
   const Graph graph_;
   const bool sync_batch_norm_;
-  const std::string loss_;
+  const kit::Criterion criterion_;
   mutable std::map<std::string, Source> sources_;  // of the graph that was built last
 };
 
@@ -180,7 +195,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .doc = "a model from an ONNX file, as torch.onnx.export writes it",
      .create = Create},
     NoOps(),
-    std::array{
+    kit::WithLoss(std::array{
         kit::PathOption("path", kit::Path::kRequired, "the file, with the weights to begin with"),
         kit::StringOption("constants",
                           "*inv_freq,*mask,*.cos,*.sin,*_cos,*_sin,*cos_cached,*sin_cached",
@@ -188,7 +203,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                           "'*' is any text"),
         kit::BoolOption("sync_batch_norm", "true",
                         "statistics over the batch of all ranks, so that their number makes no "
-                        "difference"),
-        kit::LossOption()});
+                        "difference")}));
 
 }  // namespace engine::onnx

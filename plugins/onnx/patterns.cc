@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <utility>
+#include <string_view>
 
 #include "norms.h"
 #include "products.h"

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <vector>
+#include <string_view>
 
 #include "engine/status.h"
 #include "lowering.h"

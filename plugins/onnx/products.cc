@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "norms.h"
 #include "patterns.h"

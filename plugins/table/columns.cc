@@ -21,6 +21,7 @@ std::string Names(const std::vector<Column>& columns) {
   return columns.size() > kMost ? text + ", ..." : text;
 }
 
+// A name counts before a number, as columns may be called "2019".
 Result<size_t> FindColumn(const char* key, const std::string& word,
                           const std::vector<Column>& columns) {
   const auto named = std::ranges::find(columns, word, &Column::name);
@@ -67,6 +68,7 @@ Result<Choice> ChooseColumns(const ChoiceOptions& options, const std::vector<Col
       if (!taken.contains(i)) choice.features.push_back(i);
     }
   }
+  // Each column once: a set of them is as large as the list.
   for (const size_t feature : choice.features) others.push_back(feature);
   taken.insert(choice.features.begin(), choice.features.end());
   if (choice.features.empty() || taken.size() != others.size()) {

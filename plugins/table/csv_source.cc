@@ -20,6 +20,7 @@ using data_kit::CsvRecord;
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMostCategories = 65536;
 
+// As pandas writes and reads what is not there; more words would take text for missing.
 bool IsMissing(std::string_view field) {
   static constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   const size_t begin = field.find_first_not_of(' ');
@@ -85,22 +86,24 @@ class CsvSource final : public Source {
     return {};
   }
 
-  // Which columns have words, and which words.
-  Status Learn(const std::vector<size_t>& words) {
-    std::vector<bool> has_words(fields_);
-    for (const size_t column : words) has_words[column] = true;
+  // Which columns are categorical, and their categories.
+  // Two passes, since a column may look like numbers for a million rows: the first finds out which have
+  // something else, the second what.
+  Status Learn(const std::vector<size_t>& categorical) {
+    std::vector<bool> is_categorical(fields_);
+    for (const size_t column : categorical) is_categorical[column] = true;
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
       if (IsMissing(field)) return;
       const std::optional<double> number = data_kit::ParseNumber(field);
-      if (!number) has_words[column] = true;
+      if (!number) is_categorical[column] = true;
       if (!number || *number != std::floor(*number)) columns_[column].is_whole = false;
     }));
     std::vector<std::set<std::string>> found(fields_);
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (!has_words[column] || IsMissing(field)) return;
+      if (!is_categorical[column] || IsMissing(field)) return;
       found[column].emplace(field);
       if (found[column].size() <= kMostCategories) return;
-      has_words[column] = false;  // text: who reads it as numbers is told
+      is_categorical[column] = false;  // text: who reads it as numbers is told
       found[column].clear();
     }));
     for (size_t i = 0; i < fields_; ++i) {
@@ -111,6 +114,7 @@ class CsvSource final : public Source {
   }
 
  private:
+  // With as many fields as the first record.
   Status Split(int64_t row, CsvRecord* record) const {
     ENGINE_RETURN_IF_ERROR(file_.Split(first_ + row, record));
     const size_t there = record->fields().size();
@@ -129,6 +133,7 @@ class CsvSource final : public Source {
     return {};
   }
 
+  // What Read writes for a field.
   Result<double> Number(int64_t row, size_t column, std::string_view field) const {
     const std::vector<std::string>& categories = columns_[column].categories;
     if (!categories.empty() && IsMissing(field)) return -1.0;
@@ -154,12 +159,13 @@ class CsvSource final : public Source {
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& words, const Source* like) {
+                                        const std::string& categorical, const Source* like) {
   ENGINE_ASSIGN_OR_RETURN(CsvFile file, CsvFile::Open(path, format.delimiter));
   auto source = std::make_unique<CsvSource>(std::move(file), format.header);
   ENGINE_RETURN_IF_ERROR(source->ReadHeader(like));
   if (like == nullptr) {
-    ENGINE_ASSIGN_OR_RETURN(const auto columns, FindColumns("words", words, source->columns()));
+    ENGINE_ASSIGN_OR_RETURN(const auto columns,
+                            FindColumns("categorical", categorical, source->columns()));
     ENGINE_RETURN_IF_ERROR(source->Learn(columns));
   }
   return std::unique_ptr<Source>(std::move(source));

@@ -12,6 +12,7 @@ namespace {
 
 using data_kit::NpyArray;
 
+// x, y and w beside each other: column c of the source is in the first array whose end is above c.
 class ArraySource final : public Source {
  public:
   explicit ArraySource(std::vector<NpyArray> arrays) : arrays_(std::move(arrays)) {
@@ -81,7 +82,7 @@ Result<NpySource> OpenNpyTable(NpyPaths paths) {
   int64_t* const counts[] = {&opened.x_columns, &opened.y_columns, &opened.w_columns};
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [path, name] = parts[i];
-    if (path.empty()) continue;
+    if (path.empty()) continue;  // only x must be
     ENGINE_ASSIGN_OR_RETURN(NpyArray array, data_kit::OpenNpy(path, name));
     *counts[i] = array.row_count();
     if (!arrays.empty() && array.rows() != arrays.front().rows()) {

@@ -16,7 +16,7 @@ namespace engine::table {
 struct Column {
   std::string name;      // empty: it has none
   bool is_whole = true;  // whole numbers alone, of type integer where files have types
-  std::vector<std::string> categories;  // sorted; not empty: its values are these words
+  std::vector<std::string> categories;  // sorted; not empty: its values are these
 };
 
 class Source {
@@ -25,8 +25,8 @@ class Source {
   virtual int64_t rows() const = 0;
   virtual const std::vector<Column>& columns() const = 0;
 
-  // Writes the numbers of some columns of a row: NaN where one is missing, and of a column of words the
-  // number of the word among its categories, -1 if it is none of them or missing. kBadData with the place of what
+  // Writes the numbers of some columns of a row: NaN where one is missing, and of a categorical column the
+  // number of the category, -1 if it is none of them or missing. kBadData with the place of what
   // is neither. [any-thread]
   virtual Status Read(int64_t row, std::span<const size_t> columns, double* out) const = 0;
 
@@ -41,12 +41,12 @@ struct CsvFormat {
   bool header = true;
 };
 
-// Looks through the whole file. Words are the columns that have something else than numbers, and those
-// of `words`, as ChooseColumns (columns.h) writes columns. With `like`, the data to train on, columns are
+// Looks through the whole file. Categorical are columns that have something else than numbers, and those
+// of the list `categorical` (FindColumns in columns.h). With `like`, the data to train on, columns are
 // its columns: of the same names, in any order, or of the same number where there is no header; those
 // that are only here do not count. kMissingInput; kBadData with file, line and column.
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& words, const Source* like);
+                                        const std::string& categorical, const Source* like);
 
 // Columns are the numbers of a row of `x`, then those of `y` and `w`, which may be empty paths; a .npz
 // without the name of an array means its "x", and its "y" where `y` is empty. *extents are those of a

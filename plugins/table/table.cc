@@ -1,12 +1,12 @@
-// table: rows of numbers and words, in CSV files and arrays of NumPy.
+// table: rows of numbers and categories, in CSV files and arrays of NumPy.
 //
 // A sample has `features` (float32), `target` (int32, a class; or float32, one number or several) and, if
-// there is one, a weight. A class is a whole number, or the place of its word among the sorted
-// words of its column. Of a column of words each word is a feature of its own, 1 where it stands
-// (one-hot), or the column is one feature, the number of the word.
+// there is one, a weight. A class is a whole number, or the place of its category among the
+// sorted ones of its column. A categorical column is one-hot, a feature for each category, or one
+// feature, the number of the category.
 //
 // What is held out is a share of the rows, chosen by a hash of seed and row, or files of its own, which
-// are read with the words, means and deviations of the data to train on.
+// are read with the categories, means and deviations of the data to train on.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -42,10 +42,11 @@ TargetType TargetTypeOf(std::string_view word) {
 }
 
 struct Feature {
-  size_t width = 1;  // numbers of the sample; words: one for each
+  size_t width = 1;  // numbers of the sample
   float mean = 0, deviation = 1;
 };
 
+// Tensors are known after Open alone: how many features there are follows from the categories.
 class Table final : public kit::ReadDataset {
  public:
   explicit Table(const Options& options)
@@ -58,7 +59,7 @@ class Table final : public kit::ReadDataset {
                     std::string(options.String("eval_weight_path"))},
         choices_{std::string(options.String("features")), std::string(options.String("target")),
                  std::string(options.String("weight")), std::string(options.String("ignore"))},
-        words_(options.String("words")),
+        categorical_(options.String("categorical")),
         delimiter_(options.String("delimiter")),
         header_(options.Bool("header")),
         one_hot_(options.String("encode") == "one_hot"),
@@ -136,12 +137,13 @@ class Table final : public kit::ReadDataset {
     ENGINE_ASSIGN_OR_RETURN(const char delimiter,
                             data_kit::ParseDelimiter("data.table.delimiter", delimiter_));
     const CsvFormat format{delimiter, header_};
-    ENGINE_ASSIGN_OR_RETURN(auto source, OpenCsv(paths.x, format, words_, like));
+    ENGINE_ASSIGN_OR_RETURN(auto source, OpenCsv(paths.x, format, categorical_, like));
     if (!chooses) return source;
     ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, source->columns()));
     return source;
   }
 
+  // Where in a sample each feature lies, its mean and deviation, and the shape of all of them.
   Status MakeFeatures(const std::vector<int64_t>& extents) {
     features_.resize(choice_.features.size());
     std::vector<data_kit::Moments> moments(features_.size());
@@ -157,10 +159,10 @@ class Table final : public kit::ReadDataset {
     }
     int64_t count = 0;
     for (size_t f = 0; f < features_.size(); ++f) {
-      const size_t words = train_->columns()[choice_.features[f]].categories.size();
-      features_[f].width = one_hot_ && words > 0 ? words : 1;
+      const size_t categories = train_->columns()[choice_.features[f]].categories.size();
+      features_[f].width = one_hot_ && categories > 0 ? categories : 1;
       features_[f].mean = static_cast<float>(moments[f].mean());
-      if (normalizes_ && words == 0) {
+      if (normalizes_ && categories == 0) {
         features_[f].deviation = static_cast<float>(moments[f].deviation());
       }
       count += static_cast<int64_t>(features_[f].width);
@@ -183,6 +185,7 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
+  // Whether the target is a class: as the option says, or as the data looks.
   Status MakeTarget() {
     const std::vector<size_t>& targets = choice_.targets;
     const Column& column = train_->columns()[targets.front()];
@@ -211,8 +214,8 @@ class Table final : public kit::ReadDataset {
 
   // Of a column of numbers the largest and one more; 0: not to be taken for classes.
   Result<int64_t> CountClasses(size_t target) const {
-    const size_t words = train_->columns()[target].categories.size();
-    if (words > 0) return static_cast<int64_t>(words);
+    const size_t categories = train_->columns()[target].categories.size();
+    if (categories > 0) return static_cast<int64_t>(categories);
     double largest = 0;
     for (const Source* source : {train_.get(), eval_.get()}) {
       for (int64_t row = 0; source != nullptr && row < source->rows(); ++row) {
@@ -224,13 +227,14 @@ class Table final : public kit::ReadDataset {
         if (!fits)
           return source->Bad(row, target,
                              "this is no class, 0, 1, 2, ...; of CSV name the column in "
-                             "data.table.words");
+                             "data.table.categorical");
         largest = std::max(largest, value);
       }
     }
     return static_cast<int64_t>(largest) + 1;
   }
 
+  // A row is read once: `values` are its used columns, features first, then targets and weight.
   Status FillRows(const FillCall& call) const {
     const bool own_file = call.split == Split::kHeldOut && eval_ != nullptr;
     const Source& from = own_file ? *eval_ : *train_;
@@ -260,20 +264,21 @@ class Table final : public kit::ReadDataset {
                        float* out) const {
     for (size_t f = 0; f < features_.size(); ++f) {
       const Feature& feature = features_[f];
-      const bool is_words = !train_->columns()[choice_.features[f]].categories.empty();
-      if (is_words && one_hot_) {  // a word that the data to train on has not is none of them
+      const bool is_categorical = !train_->columns()[choice_.features[f]].categories.empty();
+      if (is_categorical && one_hot_) {  // one that the data to train on lacks is none of them
         std::fill_n(out, feature.width, 0.0f);
         if (values[f] >= 0) out[static_cast<size_t>(values[f])] = 1;
-      } else if (is_words && values[f] < 0) {
+      } else if (is_categorical && values[f] < 0) {
         return from.Bad(row, choice_.features[f],
-                        "missing, or a word that the data to train on does not have");
+                        "missing, or a category that the data to train on lacks");
       } else if (!std::isfinite(values[f]) && !fills_missing_) {
         return from.Bad(row, choice_.features[f],
                         "a number is missing; with data.table.missing \"mean\" it is the mean of "
                         "its column");
       } else {
         const double value = std::isfinite(values[f]) ? values[f] : double{feature.mean};
-        const double centered = normalizes_ && !is_words ? value - double{feature.mean} : value;
+        const double centered =
+            normalizes_ && !is_categorical ? value - double{feature.mean} : value;
         *out = static_cast<float>(centered / double{feature.deviation});
       }
       out += feature.width;
@@ -281,6 +286,7 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
+  // Four bytes, an int32 or a float.
   Status WriteTarget(const Source& from, int64_t row, size_t column, double value,
                      std::byte* out) const {
     if (target_.classes > 0) {
@@ -299,7 +305,7 @@ class Table final : public kit::ReadDataset {
   // Constant after Open.
   const NpyPaths paths_, eval_paths_;
   const ChoiceOptions choices_;
-  const std::string words_, delimiter_;
+  const std::string categorical_, delimiter_;
   const bool header_, one_hot_, normalizes_, fills_missing_;
   const TargetType target_type_;
   const std::vector<int64_t> shape_;
@@ -322,7 +328,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
     {.name = "table",
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
-     .doc = "rows of CSV files and of NumPy's .npy and .npz: numbers, words, classes",
+     .doc = "rows of CSV files and of NumPy's .npy and .npz: numbers, categories, classes",
      .create = Create},
     NoOps(),
     std::array{
@@ -341,11 +347,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         kit::StringOption("features", "", "columns; default: all the others"),
         kit::StringOption("weight", "", "column that says how much each row counts in the loss"),
         kit::StringOption("ignore", "", "columns that are not features"),
-        kit::StringOption("words", "", "columns of numbers that are words: postal codes, months"),
+        kit::StringOption("categorical", "",
+                          "columns of numbers that are categories: postal codes, months"),
         kit::EnumOption("encode", "one_hot", "one_hot|number",
-                        "what words become: a feature for each word, or one with its number"),
+                        "what a categorical column becomes: a feature for each category, or one "
+                        "with its number"),
         kit::EnumOption("target_type", "guess", "guess|class|number",
-                        "guess: words, and whole numbers from 0 to 999, are classes"),
+                        "guess: text, and whole numbers from 0 to 999, are classes"),
         kit::BoolOption("normalize", "false",
                         "columns of numbers get mean 0 and deviation 1 over the rows trained on"),
         kit::EnumOption("missing", "error", "error|mean", "numbers that are missing"),

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tools/report/page_head.h"
@@ -14,6 +17,8 @@
 
 namespace engine::report {
 namespace {
+
+using Json = nlohmann::json;
 
 // Of one drawing: beside another one on a wide page, and on a narrow page, where the text of the
 // wide one would be too small.
@@ -135,23 +140,94 @@ std::string Checkpoints(const RunLog& log) {
   return html + "</table>\n</section>\n";
 }
 
-}  // namespace
+using Cells = std::vector<std::string>;
 
-std::string RunPage(const RunLog& log, const std::string& title) {
-  std::string html = std::string(PageHead()) +
-                     "<body>\n<main>\n<h1>engine report: " + Escape(title) +
-                     "</h1>\n<div class=\"grid\">\n";
-  html += Compared("Loss", log, "loss") + Compared("Accuracy in %", log, "accuracy", 100);
+// The first row is the head.
+std::string Table(const std::string& title, const std::vector<Cells>& rows) {
+  if (rows.size() < 2) return "";
+  std::string html = fmt::format(
+      "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table class=\"numbers\">\n", Escape(title));
+  const char* element = "th";
+  for (const Cells& row : rows) {
+    html += "<tr>";
+    for (const std::string& cell : row)
+      html += fmt::format("<{0}>{1}</{0}>", element, Escape(cell));
+    html += "</tr>\n";
+    element = "td";
+  }
+  return html + "</table></div>\n</section>\n";
+}
+
+std::string NameOf(const Json& classes, size_t number) {
+  const bool named = number < classes.size() && classes[number].contains("name");
+  return named ? classes[number]["name"].get<std::string>() : std::to_string(number);
+}
+
+std::string Classes(const Json& classes) {
+  std::vector<Cells> rows = {{"class", "targets", "predicted", "precision", "recall"}};
+  for (size_t i = 0; i < classes.size(); ++i) {
+    Cells& row = rows.emplace_back(Cells{NameOf(classes, i)});
+    for (const char* key : {"targets", "predicted", "precision", "recall"}) {
+      row.push_back(fmt::format("{:.4g}", classes[i].value(key, 0.0)));
+    }
+  }
+  return Table("Classes", rows);
+}
+
+// Which classes are taken for which, the most frequent first.
+std::string Mistakes(const Json& classes, const Json& confusion) {
+  constexpr size_t kMost = 20;
+  std::vector<std::tuple<double, size_t, size_t>> pairs;
+  for (size_t row = 0; row < confusion.size(); ++row) {
+    for (size_t column = 0; column < confusion[row].size(); ++column) {
+      const double count = confusion[row][column];
+      if (row != column && count > 0) pairs.emplace_back(-count, row, column);
+    }
+  }
+  std::ranges::sort(pairs);
+  if (pairs.size() > kMost) pairs.resize(kMost);
+  std::vector<Cells> rows = {{"samples", "class", "taken for"}};
+  for (const auto& [count, is, taken] : pairs) {
+    rows.push_back({fmt::format("{:g}", -count), NameOf(classes, is), NameOf(classes, taken)});
+  }
+  return Table("Mistakes", rows);
+}
+
+std::string Curves(const RunLog& log) {
+  std::string html =
+      Compared("Loss", log, "loss") + Compared("Accuracy in %", log, "accuracy", 100);
   html += Figure("Learning rate", {{"", "a plain", false, Of(log.of_steps, "learning_rate")}});
   html += Figure("Samples per second", WithMean(Of(log.of_steps, "samples_per_second")),
                  Scale::kFromZero);
   html += Figure("Exposed communication in % of a step", WithMean(Of(log.of_steps, "exposed")),
                  Scale::kFromZero);
-  const Series memory = Scaled(Of(log.of_steps, "memory_bytes"), 1.0 / (1 << 20));
-  html += Figure("Memory of rank 0 in MiB", {{"", "a plain", false, memory}}, Scale::kFromZero);
+  const Series memory = Scaled(Of(log.of_steps, "peak_memory_bytes"), 1.0 / (1 << 20));
+  html +=
+      Figure("Peak memory of rank 0 in MiB", {{"", "a plain", false, memory}}, Scale::kFromZero);
   for (const auto& [name, series] : log.of_plugins) html += Figure(name, WithMean(series));
-  html += "</div>\n<div class=\"loose\">\n" + Figures(log) + Checkpoints(log) + "</div>\n";
-  return html + "</main>\n</body>\n</html>\n";
+  return html;
+}
+
+}  // namespace
+
+Result<std::string> RunPage(const RunLog& log, const std::string& title,
+                            const std::string& evaluation) {
+  const Json found = evaluation.empty() ? Json::object() : Json::parse(evaluation, nullptr, false);
+  if (!found.is_object() || found.contains("loss") == evaluation.empty()) {
+    return Status::Error(StatusCode::kBadData,
+                         "the evaluation is not what `engine eval --json` prints");
+  }
+  std::string html = std::string(PageHead()) +
+                     "<body>\n<main>\n<h1>engine report: " + Escape(title) +
+                     "</h1>\n<div class=\"grid\">\n" + Curves(log) +
+                     "</div>\n<div class=\"loose\">\n" + Figures(log) + Checkpoints(log);
+  try {
+    const Json classes = found.value("classes", Json::array());
+    html += Classes(classes) + Mistakes(classes, found.value("confusion", Json::array()));
+  } catch (const Json::exception& error) {
+    return Status::Error(StatusCode::kBadData, "the evaluation is damaged: %s", error.what());
+  }
+  return html + "</div>\n</main>\n</body>\n</html>\n";
 }
 
 }  // namespace engine::report

@@ -7,7 +7,10 @@
 
 namespace engine::report {
 
-// One HTML file that loads nothing else. `title`: the name of the run.
-std::string RunPage(const RunLog& log, const std::string& title);
+// One HTML file that loads nothing else. `title`: the name of the run; `evaluation`: what
+// `engine eval --json` printed, for its classes and mistakes, or nothing. kBadData when it is
+// something else.
+Result<std::string> RunPage(const RunLog& log, const std::string& title,
+                            const std::string& evaluation);
 
 }  // namespace engine::report

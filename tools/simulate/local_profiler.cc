@@ -1,7 +1,6 @@
 #include "tools/simulate/local_profiler.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "app/model/model_graph.h"
@@ -75,7 +74,6 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                           data_.Batches({.global_batch = samples}));
   std::vector<double> seconds;
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
-    const auto begin = std::chrono::steady_clock::now();
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
     const auto result =
         executor->Step({.input = batch->input,
@@ -86,8 +84,7 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                         .learning_rate = static_cast<float>(config().train.learning_rate(
                             step, steps, batches->steps_per_epoch()))});
     if (!result.ok()) return result.status();
-    const std::chrono::duration<double> length = std::chrono::steady_clock::now() - begin;
-    if (step > kWarmUpSteps) seconds.push_back(length.count());
+    if (step > kWarmUpSteps) seconds.push_back(result->seconds);
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
   std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());

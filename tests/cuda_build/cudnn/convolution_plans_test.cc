@@ -65,9 +65,10 @@ TEST_P(ConvolutionPlans, AllPassesHaveDeterministicEngines) {
       shape.tensor_cores = precision > 0;
       const Status planned = Plan(shape);
       ASSERT_TRUE(planned.ok()) << planned.message();
-      printf("%-22s %3lld -> %3lld channels, groups %lld, kernel %lld, %s: %.1f MiB\n", GetParam().name,
-             static_cast<long long>(shape.channels), static_cast<long long>(shape.output_channels),
-             static_cast<long long>(shape.groups), static_cast<long long>(shape.kernel_height),
+      printf("%-22s %3lld -> %3lld channels, groups %lld, kernel %lld, %s: %.1f MiB\n",
+             GetParam().name, static_cast<long long>(shape.channels),
+             static_cast<long long>(shape.output_channels), static_cast<long long>(shape.groups),
+             static_cast<long long>(shape.kernel_height),
              precision == 0   ? "float32"
              : precision == 1 ? "tf32"
                               : "bfloat16",

@@ -144,6 +144,31 @@ TEST_F(BadInput, OutputsThatCannotBeWrittenAreFoundBeforeTraining) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
+// config check makes everything up to the first step, so it finds what a run would refuse, in its words.
+TEST_F(BadInput, ConfigCheckRefusesWhatARunRefuses) {
+  std::filesystem::remove(folder_ / "model.safetensors");
+  const auto net = [&](const std::string& layers, const std::string& shape = "8") {
+    folder_.Write("net.pbtxt", "model { net { " + layers + " } }\n" +
+                                   "data { synthetic { shape: " + shape + " classes: 4 } }\n" +
+                                   "train { steps: 6 global_batch: 8 }\n"
+                                   "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"]\n");
+    return "net.pbtxt";
+  };
+  const auto expect = [&](const std::string& words, int exit_code, const std::string& sentence) {
+    SCOPED_TRACE(words);
+    const std::string checked = Refusal(Run("config check " + words), exit_code);
+    EXPECT_THAT(checked, HasSubstr(sentence));
+    EXPECT_EQ(Refusal(Run("run " + words), exit_code), checked);
+  };
+  expect(net("layer { linear { units: 11 } }"), 78, "end with linear { units: 4 }");
+  expect(net("layer { linear { units: 4 } }", "[2, 3, 8]"), 78, "put flatten {} before");
+  expect(net("layer { name: \"a\" linear { units: 4 } } layer { name: \"a\" linear { units: 4 } }"),
+         78, "'a'");
+  expect("run.pbtxt --set model.frozen=nowhere", 78, "nowhere");
+  std::filesystem::remove(folder_ / "labels.idx");
+  expect("mnist.pbtxt", 66, "data.mnist.labels (mnist.pbtxt:2): ");
+}
+
 TEST_F(BadInput, UnknownSubcommandsAreNamed) {
   ExpectRefused({{"predikt x", 2, HasSubstr("unknown subcommand 'predikt' of 'engine'")},
                  {"evl model.safetensors", 2, HasSubstr("did you mean 'eval'?")},

@@ -16,7 +16,7 @@ using Commands = CliTest;
 
 TEST_F(Commands, EveryCommandExplainsItself) {
   for (const std::string command : {"", "run", "plugins", "plugins new", "config", "config check",
-                                    "config print", "sample", "eval"}) {
+                                    "config print", "sample", "eval", "predict"}) {
     const Outcome outcome = Run(command + " --help");
     EXPECT_EQ(outcome.err, "");
     EXPECT_THAT(Output(outcome), AllOf(HasSubstr("Usage: "), HasSubstr("--help")));
@@ -83,6 +83,40 @@ TEST_F(Commands, TheCommunicatorFollowsFromTheRun) {
   EXPECT_EQ(trained_with("-n 2 --plugins tcp"), "tcp");
   // A rank alone on its host.
   EXPECT_EQ(trained_with("", TorchrunRank(0, 1, 29555)), "shm");
+}
+
+TEST_F(Commands, ADryRunShowsTheRunAndWritesNothing) {
+  const std::string text = Output(RunConfig(
+      "-n 3 --dry-run --set output.checkpoint=out/m.st --set train.evaluate_every=2 --set "
+      "output.metrics=out/run.jsonl --set train.learning_rate.warmup_steps=4"));
+  EXPECT_THAT(text, AllOf(HasSubstr("linear"), HasSubstr("float32 3x16"), HasSubstr("144 "),
+                          HasSubstr("optimizer states"),
+                          HasSubstr("schedule: 6 steps of 8 samples, 8 steps in an epoch of 64"),
+                          HasSubstr("0.00025 at step 1, 0.001 at step 4"),
+                          HasSubstr("evaluations: every 2 steps and at the end, on 16 of 16"),
+                          HasSubstr("checkpoints: at the end, to out/m.st")));
+  EXPECT_THAT(text, AllOf(HasSubstr("ranks 0 to 1: 3 samples of a step"),
+                          HasSubstr("rank 2: 2 samples of a step")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+TEST_F(Commands, ProgressIsPlainOrNoneAsAsked) {
+  const std::string plain = Output(RunConfig("--progress plain"));
+  EXPECT_THAT(plain, AllOf(HasSubstr("step 1/6  loss "), HasSubstr("  mean20 "),
+                           HasSubstr("step 6/6  loss "), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(Output(RunConfig("--progress live")), HasSubstr("\r\x1b[Kstep 6/6  loss "));
+  EXPECT_THAT(Output(RunConfig("--progress none")),
+              AllOf(Not(HasSubstr("samples/s")), HasSubstr("held-out loss")));
+}
+
+TEST_F(Commands, AReportIsDrawnFromTheMetricsOfARun) {
+  Output(RunConfig("-q --set output.metrics=run.jsonl --set output.checkpoint=m.st"));
+  folder_.Write("eval.json", Output(Run("eval m.st --json")));
+  EXPECT_EQ(Output(Run("report run.jsonl --eval eval.json --out page")), "report: page/report.html\n");
+  EXPECT_THAT(Read("page/report.html"),
+              AllOf(HasSubstr("<figcaption>Loss"), HasSubstr("<h2>Mistakes</h2>")));
+  ExpectRefused({{"report none.jsonl --out page", 66, HasSubstr("none.jsonl")},
+                 {"report run.pbtxt --out page", 65, HasSubstr("run.pbtxt, line 1: no metric of a run")}});
 }
 
 TEST_F(Commands, QuietPrintsOnlyResults) {

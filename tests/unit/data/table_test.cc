@@ -59,7 +59,7 @@ class Table : public testing::DatasetTest {
   }
 };
 
-TEST_F(Table, WordsAreFeaturesOfTheirOwnAndTheLastColumnIsTheTarget) {
+TEST_F(Table, CategoriesAreOneHotAndTheLastColumnIsTheTarget) {
   SetCsv(kHouses);
   options_["missing"] = "mean";
   const OpenedDataset opened = Open();
@@ -78,7 +78,7 @@ TEST_F(Table, WordsAreFeaturesOfTheirOwnAndTheLastColumnIsTheTarget) {
   EXPECT_THAT(Read<float>(Open(), {0, 1}).features, ElementsAre(1, 50.5, 0, 70));
 }
 
-TEST_F(Table, ClassesAreWordsInTheirOrderOrWholeNumbers) {
+TEST_F(Table, ClassesAreCategoriesInTheirOrderOrWholeNumbers) {
   SetCsv("kind,x\ncat,1\ndog,2\nant,3\ncat,4\n");
   options_["target"] = "kind";
   OpenedDataset opened = Open();
@@ -96,7 +96,7 @@ TEST_F(Table, ClassesAreWordsInTheirOrderOrWholeNumbers) {
   options_["target_type"] = "number";
   EXPECT_EQ(Open().dataset->info().targets[0].classes, 0);
   options_["target_type"] = "class";
-  options_["words"] = "x";
+  options_["categorical"] = "x";
   opened = Open();
   EXPECT_EQ(opened.dataset->info().targets[0].classes, 4);
   EXPECT_EQ(std::string(Query<ClassNames>(*opened.dataset)->ClassName(0, 0)), "1");
@@ -144,7 +144,7 @@ TEST_F(Table, MeansAreThoseOfTheRowsTrainedOn) {
       << "another seed holds out other rows";
 }
 
-TEST_F(Table, AFileOfItsOwnIsReadWithTheWordsOfTheOther) {
+TEST_F(Table, AFileOfItsOwnIsReadWithTheCategoriesOfTheOther) {
   SetCsv("kind,x\ncat,1\ndog,2\n");
   options_["target"] = "kind";
   options_["eval_path"] = folder_.Write("e.csv", "x,more,kind\n5,?,dog\n6,?,eel\n");

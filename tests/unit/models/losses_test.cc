@@ -5,7 +5,10 @@
 
 #include <array>
 #include <cmath>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 

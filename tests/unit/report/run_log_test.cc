@@ -81,12 +81,27 @@ TEST_F(RunLogTest, ThePageShowsWhatIsThere) {
       ValueOf(Read(Step(1, 3) + Step(2, std::numeric_limits<float>::max()) + Step(3, 2) +
                    R"({"event":"evaluation","step":3,"loss":2.125,"accuracy":null})"
                    "\n"));
-  const std::string page = RunPage(log, "a<b");
+  const std::string page = ValueOf(RunPage(log, "a<b", ""));
   EXPECT_THAT(page, HasSubstr("<h1>engine report: a&lt;b</h1>"));
   EXPECT_THAT(page, HasSubstr("<tr><th>best held-out loss</th><td>2.125 (step 3)</td></tr>"));
   EXPECT_THAT(page, HasSubstr("aria-label=\"Loss over the steps\""));
   EXPECT_THAT(page, Not(HasSubstr("Accuracy")));
   EXPECT_THAT(page, Not(HasSubstr("nan")));
+}
+
+TEST_F(RunLogTest, ThePageHasTheMistakesOfAnEvaluation) {
+  const RunLog log = ValueOf(Read(Step(1, 3)));
+  const std::string page =
+      ValueOf(RunPage(log, "run",
+                      R"({"loss":1,"classes":[{"name":"cat","recall":0.75},{"name":"dog"}],)"
+                      R"("confusion":[[3,1],[2,5]]})"));
+  EXPECT_THAT(page, HasSubstr("<td>cat</td><td>0</td><td>0</td><td>0</td><td>0.75</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>2</td><td>dog</td><td>cat</td></tr>\n"
+                              "<tr><td>1</td><td>cat</td><td>dog</td>"));
+  for (const char* other : {"{}", "loss", R"({"loss":1,"classes":[1],"confusion":1})"}) {
+    EXPECT_THAT(RunPage(log, "run", other),
+                FailsWith(StatusCode::kBadData, HasSubstr("the evaluation is")));
+  }
 }
 
 }  // namespace

@@ -91,9 +91,9 @@ class SingleRank {
   // Of the graph with a loss for such data, without backward; parameters are not initialised.
   Result<std::unique_ptr<exec::ModelMemory>> MakeEvaluation(const DatasetInfo& data,
                                                             int64_t samples) {
-    ENGINE_ASSIGN_OR_RETURN(graph::Graph graph,
-                            model::BuildGraph(config_.run(), context_,
-                                              model::RequestFor(data, samples, true), ops()));
+    ENGINE_ASSIGN_OR_RETURN(
+        graph::Graph graph,
+        model::BuildGraph(config_.run(), context_, model::RequestFor(data, samples, true), ops()));
     exec::FlatLayout layout = exec::InferenceLayout(graph);
     graph::Program program = graph::ForwardProgram(graph);
     return exec::ModelMemory::Create(std::move(graph), std::move(program), std::move(layout),

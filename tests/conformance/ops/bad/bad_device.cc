@@ -106,9 +106,8 @@ class BadDevice final : public conform::HostDevice, public AcceleratorBase, publ
   Status FillQuotient(const float* divisor, float factor, float* scales, int64_t count,
                       Stream* stream) noexcept override {
     const float least = Is("quotient") ? 1 : 0;
-    return Queue(stream, [=] {
-      std::fill_n(scales, count, *divisor > least ? factor / *divisor : factor);
-    });
+    return Queue(
+        stream, [=] { std::fill_n(scales, count, *divisor > least ? factor / *divisor : factor); });
   }
   Status Convert(const void* from, DType from_type, void* to, DType to_type, int64_t count,
                  Stream* stream) noexcept override {
