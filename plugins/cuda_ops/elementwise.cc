@@ -37,10 +37,14 @@ class ElementwiseOp final : public CudaOp {
     const TensorView &dy = call.output_grads[0], &dx = call.input_grads[0];
     const TensorView& read =
         kReadsNothing ? dy : (Function::kReadsOutput ? call.outputs : call.inputs)[0];
-    return WithElement(dx.dtype, [&]<typename T>(T) {
-      return Launched(LaunchFunctionGradient(As<const T>(read), As<const T>(dy), As<T>(dx),
+    // The gradient of what a model calls a parameter is float32.
+    const auto launch = [&]<typename T, typename To>(T, To) {
+      return Launched(LaunchFunctionGradient(As<const T>(read), As<const T>(dy), As<To>(dx),
                                              Accumulates(call, 0), dx.count(), stream, function_),
                       "backward");
+    };
+    return WithElement(dy.dtype, [&]<typename T>(T) {
+      return dx.dtype == dy.dtype ? launch(T{}, T{}) : launch(T{}, float{});
     });
   }
 

@@ -160,7 +160,7 @@ class ProductOp : public CudaOp {
       return Launched(LaunchAddBias(d, bias, product.m, product.n, stream), "adding the bias");
     }
     if (epilogue == Epilogue::kGeluGradient) {
-      return Launched(LaunchFunctionGradient<GeluFunction, T>(aux, d, d, false, count, stream),
+      return Launched(LaunchFunctionGradient<GeluFunction>(aux, d, d, false, count, stream),
                       "the gradient of gelu");
     }
     return SumRows(operands.a, product.k, product.m, partials, static_cast<float*>(operands.bias),

@@ -95,8 +95,10 @@ class ResampleOp : public CudaOp {
       map.strides[at] = stride;
       map.tables[at] = tables[i];
     }
-    return WithElement(y.dtype, [&]<typename T>(T) {
-      return Launched(LaunchAxisMap(map, As<const T>(x), As<T>(y), stream), "resampling");
+    return WithElement(x.dtype, [&]<typename From>(From) {
+      return WithElement(y.dtype, [&]<typename To>(To) {
+        return Launched(LaunchAxisMap(map, As<const From>(x), As<To>(y), stream), "resampling");
+      });
     });
   }
 

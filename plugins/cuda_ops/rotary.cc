@@ -31,10 +31,13 @@ class RotaryOp final : public CudaOp {
   Status Turn(const OpCall& call, const TensorView& x, const TensorView& y, bool backward, bool sum,
               cudaStream_t stream) const noexcept {
     const RotaryShape shape = {x.shape.Count(0, -1), x.shape[-2], x.shape[-1], interleaved_};
-    return WithElement(y.dtype, [&]<typename T>(T) {
+    const auto launch = [&]<typename T, typename To>(T, To) {
       return Launched(LaunchRotary(shape, As<const T>(x), As<const T>(call.inputs[1]),
-                                   As<const T>(call.inputs[2]), As<T>(y), backward, sum, stream),
+                                   As<const T>(call.inputs[2]), As<To>(y), backward, sum, stream),
                       "rotation");
+    };
+    return WithElement(x.dtype, [&]<typename T>(T) {
+      return x.dtype == y.dtype ? launch(T{}, T{}) : launch(T{}, float{});
     });
   }
 

@@ -30,12 +30,15 @@ class SoftmaxOp final : public CudaOp {
 
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const TensorView& dx = call.input_grads[0];
-    return WithElement(dx.dtype, [&]<typename T>(T) {
-      return Launched(LaunchSoftmaxGradient(ShapeOf(dx.shape), As<const T>(call.outputs[0]),
-                                            As<const T>(call.output_grads[0]), As<T>(dx),
-                                            Accumulates(call, 0), stream),
-                      "backward");
+    const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
+    const auto launch = [&]<typename T, typename To>(T, To) {
+      return Launched(
+          LaunchSoftmaxGradient(ShapeOf(dx.shape), As<const T>(call.outputs[0]), As<const T>(dy),
+                                As<To>(dx), Accumulates(call, 0), stream),
+          "backward");
+    };
+    return WithElement(dy.dtype, [&]<typename T>(T) {
+      return dx.dtype == dy.dtype ? launch(T{}, T{}) : launch(T{}, float{});
     });
   }
 

@@ -5,8 +5,8 @@ namespace engine::cuda_ops {
 namespace {
 
 // A thread has an element of y and visits all that it is a sum of, in the order of the tables.
-template <typename T>
-__global__ void AxisMapKernel(const AxisMap map, const T* x, T* y, int64_t count) {
+template <typename From, typename To>
+__global__ void AxisMapKernel(const AxisMap map, const From* x, To* y, int64_t count) {
   const int64_t index = ThreadIndex();
   if (index >= count) return;
   int32_t begins[kMaxAxes], counts[kMaxAxes];
@@ -42,19 +42,21 @@ __global__ void AxisMapKernel(const AxisMap map, const T* x, T* y, int64_t count
     }
     total += share * ToFloat(x[place]);
   }
-  y[index] = FromFloat<T>(map.sum ? ToFloat(y[index]) + total : total);
+  y[index] = FromFloat<To>(map.sum ? ToFloat(y[index]) + total : total);
 }
 
 }  // namespace
 
-template <typename T>
-cudaError_t LaunchAxisMap(const AxisMap& map, const T* x, T* y, cudaStream_t stream) noexcept {
+template <typename From, typename To>
+cudaError_t LaunchAxisMap(const AxisMap& map, const From* x, To* y, cudaStream_t stream) noexcept {
   int64_t count = 1;
   for (int32_t axis = 0; axis < map.axes; ++axis) count *= map.extents[axis];
-  return ForEach(count, AxisMapKernel<T>, stream, map, x, y);
+  return ForEach(count, AxisMapKernel<From, To>, stream, map, x, y);
 }
 
 template cudaError_t LaunchAxisMap(const AxisMap&, const float*, float*, cudaStream_t) noexcept;
 template cudaError_t LaunchAxisMap(const AxisMap&, const Bf16*, Bf16*, cudaStream_t) noexcept;
+template cudaError_t LaunchAxisMap(const AxisMap&, const Bf16*, float*, cudaStream_t) noexcept;
+template cudaError_t LaunchAxisMap(const AxisMap&, const float*, Bf16*, cudaStream_t) noexcept;
 
 }  // namespace engine::cuda_ops

@@ -28,8 +28,8 @@ struct AxisMap {
   bool sum = false;  // added to y
 };
 
-// T is float or __nv_bfloat16.
-template <typename T>
-cudaError_t LaunchAxisMap(const AxisMap& map, const T* x, T* y, cudaStream_t stream) noexcept;
+// Both are float or __nv_bfloat16.
+template <typename From, typename To>
+cudaError_t LaunchAxisMap(const AxisMap& map, const From* x, To* y, cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops

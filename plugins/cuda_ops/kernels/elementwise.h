@@ -15,9 +15,9 @@ template <typename Function, typename T>
 cudaError_t LaunchFunction(const T* x, T* y, int64_t count, cudaStream_t stream,
                            const Function& function = {}) noexcept;
 
-// dx[i] = function.Gradient(read[i], dy[i]), added to what is there when `sum`.
-template <typename Function, typename T>
-cudaError_t LaunchFunctionGradient(const T* read, const T* dy, T* dx, bool sum, int64_t count,
+// dx[i] = function.Gradient(read[i], dy[i]), added to what is there when `sum`. To is T, or float.
+template <typename Function, typename T, typename To>
+cudaError_t LaunchFunctionGradient(const T* read, const T* dy, To* dx, bool sum, int64_t count,
                                    cudaStream_t stream, const Function& function = {}) noexcept;
 
 // y[i] = a[i] + b[i].

@@ -15,9 +15,9 @@ struct RotaryShape {
 };
 
 // A pair (a, b) at columns i and j becomes (a cos_i - b sin_i, b cos_j + a sin_j); `backward`: by the
-// transpose of that. y may be x; added when `sum`. T is float or __nv_bfloat16.
-template <typename T>
-cudaError_t LaunchRotary(const RotaryShape& shape, const T* x, const T* cos, const T* sin, T* y,
+// transpose of that. y may be x; added when `sum`. T is float or __nv_bfloat16, To that or float.
+template <typename T, typename To>
+cudaError_t LaunchRotary(const RotaryShape& shape, const T* x, const T* cos, const T* sin, To* y,
                          bool backward, bool sum, cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops

@@ -84,8 +84,8 @@ __global__ void SoftmaxKernel(const SoftmaxShape shape, const ScoreMask mask, co
   });
 }
 
-template <int kLanes, typename From, typename T>
-__global__ void SoftmaxGradientKernel(const SoftmaxShape shape, const T* y, const From* dy, T* dx,
+template <int kLanes, typename From, typename T, typename To>
+__global__ void SoftmaxGradientKernel(const SoftmaxShape shape, const T* y, const From* dy, To* dx,
                                       bool sum) {
   const RowOf<kLanes> own(shape);
   if (own.row >= shape.rows) return;
@@ -97,7 +97,7 @@ __global__ void SoftmaxGradientKernel(const SoftmaxShape shape, const T* y, cons
   own.For(shape.length, [&](int64_t, int64_t at) {
     const float gradient = ToFloat(dy[at]), value = ToFloat(y[at]);
     const float result = shape.log ? gradient - expf(value) * total : value * (gradient - total);
-    dx[at] = FromFloat<T>(sum ? ToFloat(dx[at]) + result : result);
+    dx[at] = FromFloat<To>(sum ? ToFloat(dx[at]) + result : result);
   });
 }
 
@@ -126,23 +126,28 @@ cudaError_t LaunchSoftmax(const SoftmaxShape& shape, const ScoreMask& mask, cons
   });
 }
 
-template <typename From, typename T>
-cudaError_t LaunchSoftmaxGradient(const SoftmaxShape& shape, const T* y, const From* dy, T* dx,
+template <typename From, typename T, typename To>
+cudaError_t LaunchSoftmaxGradient(const SoftmaxShape& shape, const T* y, const From* dy, To* dx,
                                   bool sum, cudaStream_t stream) noexcept {
   return WithLanes(shape, [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
-    return Launch(SoftmaxGradientKernel<kLanes, From, T>, BlocksOf(shape, kLanes), dim3(kThreads),
-                  0, stream, shape, y, dy, dx, sum);
+    return Launch(SoftmaxGradientKernel<kLanes, From, T, To>, BlocksOf(shape, kLanes),
+                  dim3(kThreads), 0, stream, shape, y, dy, dx, sum);
   });
 }
 
-#define CUDA_OPS_INSTANTIATE(From, T)                                                              \
-  template cudaError_t LaunchSoftmax(const SoftmaxShape&, const ScoreMask&, const From*, T*,       \
-                                     cudaStream_t) noexcept;                                       \
-  template cudaError_t LaunchSoftmaxGradient(const SoftmaxShape&, const T*, const From*, T*, bool, \
-                                             cudaStream_t) noexcept;
+#define CUDA_OPS_INSTANTIATE(From, T)                                                        \
+  template cudaError_t LaunchSoftmax(const SoftmaxShape&, const ScoreMask&, const From*, T*, \
+                                     cudaStream_t) noexcept;
+#define CUDA_OPS_INSTANTIATE_GRADIENT(From, T, To)                                            \
+  template cudaError_t LaunchSoftmaxGradient(const SoftmaxShape&, const T*, const From*, To*, \
+                                             bool, cudaStream_t) noexcept;
 CUDA_OPS_INSTANTIATE(float, float)
 CUDA_OPS_INSTANTIATE(Bf16, Bf16)
 CUDA_OPS_INSTANTIATE(float, Bf16)
+CUDA_OPS_INSTANTIATE_GRADIENT(float, float, float)
+CUDA_OPS_INSTANTIATE_GRADIENT(Bf16, Bf16, Bf16)
+CUDA_OPS_INSTANTIATE_GRADIENT(Bf16, Bf16, float)
+CUDA_OPS_INSTANTIATE_GRADIENT(float, Bf16, Bf16)
 
 }  // namespace engine::cuda_ops

@@ -29,9 +29,9 @@ cudaError_t LaunchSoftmax(const SoftmaxShape& shape, const ScoreMask& mask, cons
                           cudaStream_t stream) noexcept;
 
 // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) of the logarithm; added when `sum`. It may be dy
-// where they are of one type.
-template <typename From, typename T>
-cudaError_t LaunchSoftmaxGradient(const SoftmaxShape& shape, const T* y, const From* dy, T* dx,
+// where they are of one type. To is T or float.
+template <typename From, typename T, typename To>
+cudaError_t LaunchSoftmaxGradient(const SoftmaxShape& shape, const T* y, const From* dy, To* dx,
                                   bool sum, cudaStream_t stream) noexcept;
 
 }  // namespace engine::cuda_ops

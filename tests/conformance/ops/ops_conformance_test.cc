@@ -60,7 +60,8 @@ std::vector<Param> Params() {
     for (const OpSample& sample : FormulaCases()) {
       if (std::ranges::count(Plugin(path).ops(), sample.op) == 0) continue;
       params.push_back({path, sample});
-      if (!HasBFloat16(path)) continue;
+      // Of several largest numbers, which bfloat16 has, there is no derivative.
+      if (!HasBFloat16(path) || sample.op == "reduce_max") continue;
       params.push_back({path, InBFloat16(sample, false), DType::kBFloat16});
       if (std::ranges::count(begin, sample.op) == 0) continue;
       params.push_back({path, InBFloat16(sample, true), DType::kBFloat16});

@@ -35,8 +35,9 @@ Tensor RandomTensor(const TensorSpec& spec, const Domain& domain, std::mt19937& 
     for (double& value : values) value = static_cast<double>(integers(random));
     return tensor;
   }
-  // A bfloat16 holds 8 bits.
-  const double step = spec.dtype == DType::kFloat32 ? GridStep(values.size()) : 0x1p-7;
+  // A bfloat16 holds 8 bits; positive numbers, with one before the point, are halved below.
+  const double coarse = domain.positive ? 0x1p-6 : 0x1p-7;
+  const double step = spec.dtype == DType::kFloat32 ? GridStep(values.size()) : coarse;
   const auto points = static_cast<int64_t>(1 / (2 * step));
   std::vector<int64_t> grid(std::max(values.size(), static_cast<size_t>(2 * points)));
   for (size_t i = 0; i < grid.size(); ++i)
