@@ -29,7 +29,7 @@ struct Prediction {
   double forward = 0, backward = 0, communication = 0;
   double serial = 0;  // C without overlap: servers of their own get everything before they send
   double step = 0;
-  double spread = 0;  // of the measured compute, as a share: ComputeTimes::spread
+  double spread = 0;   // of the measured compute, as a share: ComputeTimes::spread
   double exposed = 0;  // of it, the compute lane waits: the price of communication
   double no_overlap() const { return forward + backward + serial; }
   double backward_overlap() const { return forward + std::max(backward, communication); }
