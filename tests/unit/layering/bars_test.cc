@@ -39,7 +39,7 @@ TEST(Sizes, StayBelowTheirBounds) {
                           {{"tools/conform"}, 8450},
                           {kProduct, 75000},
                           {{"tests"}, 42000},
-                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 10000},
+                          {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 11000},
                           {{"tests/emulated_cuda"}, 7000}};
   for (const Bound& bound : bounds) {
     const size_t lines = LinesOfCode(FilesBelow(bound.folders));
