@@ -44,7 +44,7 @@ struct CheckpointFlags {
   std::string out;
   int64_t top = 1;
   bool outputs = false;
-  std::string prompt;  // these of sample
+  std::string prompt;   // these of sample
   int64_t count = 300;  // bytes or tokens
   double temperature = 0.8;
   int top_k = 40;

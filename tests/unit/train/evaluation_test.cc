@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/data/batch_loader.h"
@@ -29,6 +32,17 @@ struct Samples final : public DatasetBase, public train::BatchSource {
   std::vector<float> weights;  // or none
   SampleTensor input, targets[2];
   int64_t count = 0;
+
+  Samples(int64_t numbers_of_each, std::vector<float> given, std::vector<int32_t> of_classes)
+      : outputs(std::move(given)),
+        classes(std::move(of_classes)),
+        input{.name = "x", .shape = {numbers_of_each}},
+        targets{{.name = "class",
+                 .shape = {},
+                 .dtype = DType::kInt32,
+                 .classes = std::max<int64_t>(numbers_of_each, 2)},
+                {.name = kit::kSampleWeight, .shape = {}}},
+        count(static_cast<int64_t>(classes.size())) {}
 
   DatasetInfo info() const noexcept override {
     return {.name = "samples",
@@ -54,17 +68,6 @@ struct Samples final : public DatasetBase, public train::BatchSource {
     return data::LoadBatches(*this, request, {.shuffle = false});
   }
 };
-
-Samples WithClasses(int64_t classes, std::vector<float> outputs, std::vector<int32_t> targets) {
-  Samples samples;
-  samples.count = static_cast<int64_t>(targets.size());
-  samples.input = {.name = "x", .shape = {classes}};
-  samples.targets[0] = {.name = "class", .shape = {}, .dtype = DType::kInt32, .classes = classes};
-  samples.targets[1] = {.name = kit::kSampleWeight, .shape = {}};
-  samples.outputs = std::move(outputs);
-  samples.classes = std::move(targets);
-  return samples;
-}
 
 class EvaluationTest : public ::testing::Test {
  protected:
@@ -106,8 +109,8 @@ class EvaluationTest : public ::testing::Test {
 };
 
 TEST_F(EvaluationTest, ClassesAreCountedOnAnyNumberOfRanks) {
-  Samples samples = WithClasses(
-      3, {3, 1, 0, 1, 2, 0, 0, 0, 1, 9, 0, 0, 5, 4, 4, 2, 2, 1, 0, 1, 0.5}, {0, 1, 2, -1, 1, 0, 2});
+  Samples samples(3, {3, 1, 0, 1, 2, 0, 0, 0, 1, 9, 0, 0, 5, 4, 4, 2, 2, 1, 0, 1, 0.5},
+                  {0, 1, 2, -1, 1, 0, 2});
   for (const int32_t ranks : {1, 2, 4}) {
     const run::Evaluation done = Evaluate(samples, "softmax_cross_entropy", ranks);
     EXPECT_EQ(done.report.targets, 6) << "one is ignored";
@@ -121,7 +124,7 @@ TEST_F(EvaluationTest, ClassesAreCountedOnAnyNumberOfRanks) {
 }
 
 TEST_F(EvaluationTest, FiveOfMoreClasses) {
-  Samples samples = WithClasses(6, {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}, {0, 1});
+  Samples samples(6, {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}, {0, 1});
   EXPECT_EQ(Metric(Evaluate(samples, "softmax_cross_entropy", 1), "top5_accuracy"), 0.5);
 }
 
@@ -129,8 +132,7 @@ TEST_F(EvaluationTest, FiveOfMoreClasses) {
 TEST_F(EvaluationTest, TheAreaIsThatOfAllPairs) {
   const std::vector<float> scores = {0.5, -1, 2, 0.5, 0, 3, -1};
   const std::vector<int32_t> classes = {1, 0, 1, 0, 0, 0, 1};
-  Samples samples = WithClasses(2, scores, classes);
-  samples.input.shape = {1};
+  Samples samples(1, scores, classes);
   samples.weights = {1, 2, 1, 1, 3, 0, 2};
   double pairs = 0, wins = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -149,9 +151,8 @@ TEST_F(EvaluationTest, TheAreaIsThatOfAllPairs) {
 }
 
 TEST_F(EvaluationTest, NumbersHaveErrors) {
-  Samples samples = WithClasses(0, {1, 2, 3, 4}, {});
+  Samples samples(1, {1, 2, 3, 4}, {});
   samples.count = 4;
-  samples.input.shape = {1};
   samples.targets[0] = {.name = "y", .shape = {}};
   samples.numbers = {1, 4, 3, 0};
   const run::Evaluation done = Evaluate(samples, "huber", 2);
