@@ -145,10 +145,13 @@ std::string Schedule(const config::Config& config, const DatasetInfo& data, int6
               ? "evaluations: none\n"
               : fmt::format("evaluations: {}, on {} of {} held-out samples\n",
                             Every(train.evaluate_every), held_out, data.held_out_samples);
-  return text + (config.output().checkpoint.empty()
-                     ? "checkpoints: none\n"
-                     : fmt::format("checkpoints: {}, to {}\n", Every(train.checkpoint_every),
-                                   config.output().checkpoint));
+  const config::OutputOptions& output = config.output();
+  text += output.checkpoint.empty() ? "checkpoints: none\n"
+                                    : fmt::format("checkpoints: {}, to {}\n",
+                                                  Every(train.checkpoint_every), output.checkpoint);
+  return output.best_checkpoint.empty()
+             ? text
+             : text + "best checkpoint: to " + output.best_checkpoint + "\n";
 }
 
 // The first ranks have a sample more where they are not divided evenly.
