@@ -12,6 +12,7 @@ float32 does is the yardstick: the farthest of four runs whose inputs differ by 
 times as far; the learning rate is small enough that a rounding does not grow into another course of training.
 """
 
+import copy
 import gzip
 import json
 import pathlib
@@ -75,9 +76,9 @@ def write_idx(path, array, code):
         file.write(array.tobytes())
 
 
-def train(name, size, rate, inputs, targets, batch, dtype):
+def train(begin, rate, inputs, targets, batch, dtype):
     """PyTorch: the losses, and the weights in float64."""
-    model = models.make(name, size).to(dtype)
+    model = copy.deepcopy(begin).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for begin in range(0, STEPS * batch, batch):
@@ -144,21 +145,21 @@ def compare(program, data, name):
     inputs, targets = (tokens if name == "gpt" else images)(data, size, STEPS * batch)
     begin = time.time()
     model = models.make(name, size)
-    initial = state_of(model)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         models.export(model, inputs[:batch], str(folder / "model.onnx"))
+        initial = state_of(model)
         losses, weights = engine(program, folder, data, name, rate, batch, inputs, targets, initial)
     if name == "gpt":
         inputs, targets = find_tokens(data, model, batch, size, losses[0])
-    reference_losses, reference = train(name, size, rate, inputs, targets, batch, torch.float64)
+    reference_losses, reference = train(model, rate, inputs, targets, batch, torch.float64)
     spread_loss = spread_weights = 0
     generator = torch.Generator().manual_seed(1)
     for run in range(4):
         near = inputs
         if inputs.is_floating_point() and run > 0:
             near = inputs * (1 + (torch.randint(0, 3, inputs.shape, generator=generator) - 1) * 2.0 ** -24)
-        run_losses, run_weights = train(name, size, rate, near, targets, batch, torch.float32)
+        run_losses, run_weights = train(model, rate, near, targets, batch, torch.float32)
         spread_loss = max(spread_loss, abs(run_losses - reference_losses).max())
         spread_weights = max(spread_weights, distance(run_weights, reference, initial))
     off_loss = abs(losses - reference_losses).max()

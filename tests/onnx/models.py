@@ -2,7 +2,9 @@
 import math
 import warnings
 
+import onnx
 import torch
+from onnx import numpy_helper
 from torch import nn
 from torchvision import models
 
@@ -91,9 +93,14 @@ def make(name, size):
 
 
 def export(model, sample, path, opset=17, dynamic=True):
+    """Writes the file, and gives the model the weights in it: to trace a model in training mode changes the running
+    statistics of its batch norms."""
     axes = dict(input={0: "batch"}, logits={0: "batch"}) if dynamic else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(model, sample, path, training=torch.onnx.TrainingMode.TRAINING,
                           do_constant_folding=False, opset_version=opset, input_names=["input"],
                           output_names=["logits"], dynamic_axes=axes)
+    stored = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())
+              for tensor in onnx.load(path).graph.initializer}
+    model.load_state_dict({name: stored.get(name, value) for name, value in model.state_dict().items()})
