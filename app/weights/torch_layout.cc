@@ -50,6 +50,19 @@ bool MakesParameters(const Node& node) {
   return node.signature.parameter_count > 0;
 }
 
+// Of each value of the graph, whether it is an image with its channels last, (B, ..., C).
+std::vector<bool> FindImages(const Graph& graph) {
+  std::vector<bool> images(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    const bool reads = std::ranges::any_of(node.inputs, [&](ValueId v) { return images[v]; });
+    const bool image = MakesImage(node.op_name) || (KeepsImage(node.op_name) && reads);
+    for (const ValueId output : node.outputs) {
+      images[output] = image && graph.values[output].spec.shape.ndim >= 3;
+    }
+  }
+  return images;
+}
+
 // The image that a fully connected layer reads flattened: (H, W, C) without the batch.
 std::optional<Shape> FlattenedImage(const Graph& graph, const std::set<NodeId>& flattens,
                                     ValueId value) {
@@ -117,18 +130,6 @@ std::vector<float> FromTorch(const TorchLayout& layout, const float* torch) {
   Order back = Identity();
   for (int32_t i = 0; i < layout.view.ndim; ++i) back[layout.order[i]] = i;
   return Permuted(torch, Permuted(layout.view, layout.order), back);
-}
-
-std::vector<bool> FindImages(const Graph& graph) {
-  std::vector<bool> images(graph.values.size(), false);
-  for (const Node& node : graph.nodes) {
-    const bool reads = std::ranges::any_of(node.inputs, [&](ValueId v) { return images[v]; });
-    const bool image = MakesImage(node.op_name) || (KeepsImage(node.op_name) && reads);
-    for (const ValueId output : node.outputs) {
-      images[output] = image && graph.values[output].spec.shape.ndim >= 3;
-    }
-  }
-  return images;
 }
 
 std::vector<std::vector<NodeId>> FindReaders(const Graph& graph) {

@@ -37,10 +37,6 @@ std::vector<float> Permuted(const float* x, const Shape& shape, const Order& ord
 std::vector<float> ToTorch(const TorchLayout& layout, const float* ours);
 std::vector<float> FromTorch(const TorchLayout& layout, const float* torch);
 
-// Of each value of the graph, whether it is an image with its channels last, (B, ..., C): what
-// PyTorch has with the channels first.
-std::vector<bool> FindImages(const graph::Graph& graph);
-
 // The nodes that read each value.
 std::vector<std::vector<graph::NodeId>> FindReaders(const graph::Graph& graph);
 
