@@ -59,8 +59,8 @@ inline std::pair<size_t, int64_t> Locate(std::span<const int64_t> ends, int64_t 
 // input after the first target.
 inline constexpr std::string_view kSampleWeight = "sample_weight";
 
-// A dataset of samples with one input and one target, and a weight if it has any, which it reads when
-// it is opened.
+// A dataset of samples with one input and one target, and a weight if it has any, which it reads
+// when it is opened.
 class ReadDataset : public DatasetBase, public ClassNamesBase {
  public:
   DatasetInfo info() const noexcept final {
@@ -95,8 +95,8 @@ class ReadDataset : public DatasetBase, public ClassNamesBase {
     target_ = target;
   }
 
-  // Finds out the numbers of samples and the digest, and the tensors and the names of all classes if
-  // they are not known before.
+  // Finds out the numbers of samples and the digest, and the tensors and the names of all classes
+  // if they are not known before.
   virtual Status Read() = 0;
 
   // Constant after Open.
@@ -112,9 +112,9 @@ class ReadDataset : public DatasetBase, public ClassNamesBase {
   std::string digest_;
 };
 
-// Samples of `context` tokens and, as targets, the token that follows each of them. Sample i of what
-// is trained on begins at i * context + offset, where the offset, less than `context`, depends on
-// seed and epoch: so every epoch cuts the text in other places. Samples for evaluation begin at
+// Samples of `context` tokens and, as targets, the token that follows each of them. Sample i of
+// what is trained on begins at i * context + offset, where the offset, less than `context`, depends
+// on seed and epoch: so every epoch cuts the text in other places. Samples for evaluation begin at
 // i * context.
 class TokenDataset : public ReadDataset {
  protected:
@@ -140,7 +140,8 @@ class TokenDataset : public ReadDataset {
     return std::max<int64_t>(tokens - offsets, 0) / context_;
   }
 
-  // kBadData when there are no samples to train on, or none to evaluate on although they are wanted.
+  // kBadData when there are no samples to train on, or none to evaluate on although they are
+  // wanted.
   Status CheckSamples(const std::string& path, int64_t train_tokens, int64_t held_out_tokens,
                       bool evaluates, const Words& words) const {
     const bool trains = train_samples_ > 0;

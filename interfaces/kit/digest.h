@@ -1,5 +1,5 @@
-// Checksums of bytes against corruption, not against an attacker: XXH3, of the library xxHash, whose
-// header holds all that it needs.
+// Checksums of bytes against corruption, not against an attacker: XXH3, of the library xxHash,
+// whose header holds all that it needs.
 #pragma once
 
 #define XXH_INLINE_ALL
@@ -22,8 +22,8 @@ class Digest {
     if (size_bytes > 0) XXH3_128bits_update(&state_, data, size_bytes);
   }
 
-  // Large data sets are not read to begin a run: the size, and of more than 1 MiB parts of so much in
-  // all, among them the beginning and the end.
+  // Large data sets are not read to begin a run: the size, and of more than 1 MiB parts of so much
+  // in all, among them the beginning and the end.
   void AddParts(const uint8_t* data, size_t size_bytes) noexcept {
     constexpr size_t kParts = 16, kPartBytes = size_t{1} << 16;
     const auto size = static_cast<int64_t>(size_bytes);

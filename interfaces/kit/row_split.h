@@ -1,5 +1,5 @@
-// Which rows of a table, or files of a list, are held out for evaluation: a share of them, chosen by a
-// hash. Compiled into the plugin that includes it and no part of the ABI.
+// Which rows of a table, or files of a list, are held out for evaluation: a share of them, chosen
+// by a hash. Compiled into the plugin that includes it and no part of the ABI.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 namespace engine::kit {
 
 // A row is held out if a random number of seed and row is below the share: rows that are sorted, by
-// class or by time, need no shuffling before, and a row stays where it is when others are added behind
-// it. Two bits for each row are kept.
+// class or by time, need no shuffling before, and a row stays where it is when others are added
+// behind it. Two bits for each row are kept.
 class RowSplit {
  public:
   RowSplit() = default;  // of no rows
 
-  // Of `rows` rows; with a share of 0 none is held out, and nothing is kept. `seed` is that of the run
-  // (Dataset::Open), so that all ranks, and a run that goes on, hold out the same rows; another seed
-  // trains on rows that this one has evaluated on.
+  // Of `rows` rows; with a share of 0 none is held out, and nothing is kept. `seed` is that of the
+  // run (Dataset::Open), so that all ranks, and a run that goes on, hold out the same rows; another
+  // seed trains on rows that this one has evaluated on.
   RowSplit(int64_t rows, double share, uint64_t seed)
       : rows_(rows), words_(share > 0 ? static_cast<size_t>(rows + 63) / 64 : 0) {
     for (int64_t row = 0; row < rows && share > 0; ++row) {
@@ -39,8 +39,8 @@ class RowSplit {
     return split == Split::kHeldOut ? held_out_ : rows_ - held_out_;
   }
 
-  // The row that sample `index`, less than count(split), is: rows keep their order. Logarithmic in the
-  // number of rows. [any-thread]
+  // The row that sample `index`, less than count(split), is: rows keep their order. Logarithmic in
+  // the number of rows. [any-thread]
   int64_t Row(Split split, int64_t index) const noexcept {
     if (words_.empty()) return index;
     const bool held_out = split == Split::kHeldOut;

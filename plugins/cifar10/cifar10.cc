@@ -7,14 +7,17 @@
 //   label  = one byte; of CIFAR-100 the coarse one, 0 .. 19, and the fine one, 0 .. 99
 //   plane  = one byte for each of 32 x 32 pixels, row by row
 //
-// data_batch_1.bin to data_batch_5.bin, or train.bin, are trained on; test_batch.bin, or test.bin, is
-// held out. Files of names, a line for each class, are read where they are. Samples of (3, 32, 32)
-// float32: each plane with mean 0 and standard deviation 1 over the 50,000 training images of the set.
+// data_batch_1.bin to at most data_batch_5.bin, or train.bin, are trained on; test_batch.bin, or
+// test.bin, is held out. Files of names, a line for each class, are read where they are. Samples of
+// (3, 32, 32) float32: each plane with mean 0 and standard deviation 1 over the 50,000 training
+// images of the set.
 #include <array>
 #include <cinttypes>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -130,6 +133,11 @@ std::vector<std::string> ReadNames(const Set& set, const std::string& folder) {
   return names;
 }
 
+bool Exists(const std::string& folder, const char* name) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder + "/" + name, ignored);
+}
+
 // What is trained on, or what is held out.
 struct Files {
   std::vector<kit::MappedFile> files;
@@ -139,8 +147,11 @@ struct Files {
 
   // Every label is checked here.
   Status Open(const Set& set, const std::string& folder, std::span<const char* const> names) {
+    // The last ones need not be there: a part of the set is one.
+    while (names.size() > 1 && (names.back() == nullptr || !Exists(folder, names.back()))) {
+      names = names.first(names.size() - 1);
+    }
     for (const char* const name : names) {
-      if (name == nullptr) continue;
       const std::string path = folder + "/" + name;
       auto file = kit::MappedFile::Open(path);
       if (!file.ok()) return file.status().WithContext("data.cifar10");

@@ -32,8 +32,8 @@ class CsvRecord {
 
 class CsvFile {
  public:
-  // kMissingInput; kBadData, with file and line, for a quoted field without end and for a file without
-  // records.
+  // kMissingInput; kBadData, with file and line, for a quoted field without end and for a file
+  // without records.
   static Result<CsvFile> Open(const std::string& path, char delimiter);
 
   const std::string& path() const { return path_; }
@@ -46,8 +46,8 @@ class CsvFile {
   // [any-thread]
   Status Split(int64_t record, CsvRecord* out) const;
 
-  // An error of column `column` (from 0) of a record; `name` is the column's or empty. Lines and columns
-  // are counted from 1, as editors do.
+  // An error of column `column` (from 0) of a record; `name` is the column's or empty. Lines and
+  // columns are counted from 1, as editors do.
   Status BadField(int64_t record, size_t column, std::string_view name,
                   const std::string& what) const;
 

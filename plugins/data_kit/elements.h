@@ -14,8 +14,9 @@ struct ElementType {
   bool is_integer() const { return kind != Kind::kFloat; }
 };
 
-// Writes `count` elements, dense from `bytes` on, which need not be aligned, as Out: float, double or
-// int64_t. A uint64 of 2^63 or more is negative as int64_t; floats become int64_t where they can be.
+// Writes `count` elements, dense from `bytes` on, which need not be aligned, as Out: float, double
+// or int64_t. A uint64 of 2^63 or more is negative as int64_t; floats become int64_t where they can
+// be.
 template <typename Out>
 void ReadElements(ElementType type, const uint8_t* bytes, int64_t count, Out* out);
 

@@ -46,7 +46,8 @@ Result<std::vector<uint8_t>> Inflate(std::span<const uint8_t> packed, Packing pa
   constexpr size_t kMost = size_t{1} << 30;  // of one call: zlib counts in 32 bits
   std::vector<uint8_t> content(kFirstBytes);
   size_t done = 0;
-  // Ends with a stream that is complete, or an error: each turn reads input, or makes room for output.
+  // Ends with a stream that is complete, or an error: each turn reads input, or makes room for
+  // output.
   for (;;) {
     stream.next_in = const_cast<uint8_t*>(packed.data());
     stream.avail_in = static_cast<uInt>(std::min(packed.size(), kMost));

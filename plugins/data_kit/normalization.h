@@ -11,8 +11,8 @@
 namespace engine::data_kit {
 
 // Mean and deviation of numbers that come in parts, without the loss of digits that sums of squares
-// have (Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-// 1979).
+// have (Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample
+// variances, 1979).
 class Moments {
  public:
   void Add(const float* numbers, int64_t count);
@@ -30,8 +30,8 @@ class Moments {
 struct Normalization {
   std::vector<float> mean, deviation;
 
-  // Of the options `mean` and `std`, lists of one number for all channels or of one for each; 0 and 1
-  // where they are empty. kConfig with `block`, the name of the dataset's block.
+  // Of the options `mean` and `std`, lists of one number for all channels or of one for each; 0 and
+  // 1 where they are empty. kConfig with `block`, the name of the dataset's block.
   static Result<Normalization> Parse(const char* block, std::string_view mean,
                                      std::string_view deviation);
   static Normalization Measured(const std::vector<Moments>& channels);

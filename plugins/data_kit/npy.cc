@@ -72,8 +72,8 @@ Result<std::vector<int64_t>> ParseShape(const std::string& name, std::string_vie
   return shape;
 }
 
-// A little-endian number; 0 where it is not inside of the file, so that offsets of a damaged file lead
-// to a signature that is not there.
+// A little-endian number; 0 where it is not inside of the file, so that offsets of a damaged file
+// lead to a signature that is not there.
 uint64_t Little(std::span<const uint8_t> bytes, uint64_t offset, int size) {
   uint64_t value = 0;
   if (offset > bytes.size() || bytes.size() - offset < static_cast<uint64_t>(size)) return 0;
@@ -86,8 +86,8 @@ struct ZipDirectory {
   uint64_t offset = 0, entries = 0;
 };
 
-// The end record lies at the end, before a comment of at most 65,535 bytes. What does not fit into it
-// is in one with 64 bits, which a locator before it points to.
+// The end record lies at the end, before a comment of at most 65,535 bytes. What does not fit into
+// it is in one with 64 bits, which a locator before it points to.
 Result<ZipDirectory> FindDirectory(const std::string& path, std::span<const uint8_t> file) {
   constexpr uint64_t kEndBytes = 22, kLocatorBytes = 20, kMaxComment = 65535;
   for (uint64_t back = kEndBytes; back <= std::min<uint64_t>(file.size(), kEndBytes + kMaxComment);
@@ -174,8 +174,9 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
   ENGINE_ASSIGN_OR_RETURN(const ZipDirectory directory, FindDirectory(path, file));
   std::string names;
   uint64_t at = directory.offset;
-  // entry  = 0x02014b50 .. method .. packed size name_bytes extra_bytes comment_bytes .. header name
-  // header = 0x04034b50 .. name_bytes extra_bytes name extra content: its sizes may be missing, so those
+  // entry  = 0x02014b50 .. method .. packed size name_bytes extra_bytes comment_bytes .. header
+  // name header = 0x04034b50 .. name_bytes extra_bytes name extra content: its sizes may be
+  // missing, so those
   //          of the entry count
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const uint64_t name_bytes = Little(file, at + 28, 2);

@@ -11,7 +11,8 @@
 
 namespace engine::images {
 
-// Paths of images, by number. They begin with one folder, and lie in one text: there may be millions.
+// Paths of images, by number. They begin with one folder, and lie in one text: there may be
+// millions.
 class FileList {
  public:
   int64_t size() const { return static_cast<int64_t>(labels_.size()); }
@@ -36,12 +37,12 @@ struct Listing {
   bool has_held_out = false;  // files of its own
 };
 
-// `path` is a folder with a folder for each class; or one with such folders `train` and, held out, `val`
-// or `test`; or a CSV list whose lines are the path of an image, relative to the list, and its class.
-// `eval_path`, or empty, is what is held out: a folder with folders of classes, or a list. Files in
-// folders count by their names, at any depth, in the order of their paths; names with a dot at their
-// beginning do not. kMissingInput; kBadData when there is no image, or a class to evaluate that there is
-// none of to train on.
+// `path` is a folder with a folder for each class; or one with such folders `train` and, held out,
+// `val` or `test`; or a CSV list whose lines are the path of an image, relative to the list, and
+// its class. `eval_path`, or empty, is what is held out: a folder with folders of classes, or a
+// list. Files in folders count by their names, at any depth, in the order of their paths; names
+// with a dot at their beginning do not. kMissingInput; kBadData when there is no image, or a class
+// to evaluate that there is none of to train on.
 Result<Listing> ListImages(const std::string& path, const std::string& eval_path);
 
 }  // namespace engine::images

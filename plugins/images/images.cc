@@ -1,10 +1,10 @@
 // images: PNG and JPEG files of any size, each of a class.
 //
 // A sample is (channels, rows, columns) of `size` and the number of its class in the order of the
-// classes' names. The image is made as large as `resize` says, its shorter side, and its middle is cut
-// out, as torchvision's Resize and CenterCrop do; or, of those that are trained on, another part in every
-// epoch (`crop`). Files are read and decoded when a sample is asked for; what is kept is the list of
-// them. Its digest is of paths, classes and sizes of files.
+// classes' names. The image is made as large as `resize` says, its shorter side, and its middle is
+// cut out, as torchvision's Resize and CenterCrop do; or, of those that are trained on, another
+// part in every epoch (`crop`). Files are read and decoded when a sample is asked for; what is kept
+// is the list of them. Its digest is of paths, classes and sizes of files.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -77,8 +77,8 @@ Window Box(int64_t top, int64_t left, int64_t height, int64_t width, const Geome
   return {axis(top, height, to.rows), axis(left, width, to.columns)};
 }
 
-// A part of the image with a random area and a ratio of its sides from 3/4 to 4/3 (Szegedy et al.: Going
-// deeper with convolutions, 2014), as torchvision's RandomResizedCrop finds one.
+// A part of the image with a random area and a ratio of its sides from 3/4 to 4/3 (Szegedy et al.:
+// Going deeper with convolutions, 2014), as torchvision's RandomResizedCrop finds one.
 std::optional<Window> RandomBox(const Image& image, const Geometry& to, Randoms& random) {
   constexpr int kTries = 10;
   const double area = static_cast<double>(image.rows * image.columns);
@@ -94,8 +94,8 @@ std::optional<Window> RandomBox(const Image& image, const Geometry& to, Randoms&
   return {};
 }
 
-// The whole image, its shorter side `resize` pixels long, or longer where it must cover the sample, and
-// of that the middle, or with `random` a part anywhere.
+// The whole image, its shorter side `resize` pixels long, or longer where it must cover the sample,
+// and of that the middle, or with `random` a part anywhere.
 Window CutOut(const Image& image, const Geometry& to, Randoms* random) {
   if (to.stretch) return Box(0, 0, image.rows, image.columns, to);
   const auto rows = static_cast<double>(image.rows), columns = static_cast<double>(image.columns);
@@ -141,8 +141,8 @@ class Images final : public kit::ReadDataset {
     knows_samples_ = false;  // how many classes there are
   }
 
-  // Samples are shared out to threads one by one; the error is that of the first that has one, however
-  // many threads there are.
+  // Samples are shared out to threads one by one; the error is that of the first that has one,
+  // however many threads there are.
   Status Fill(const FillCall& call) const noexcept override {
     return kit::CatchNoMemory([&] { return FillAll(call); });
   }
@@ -169,8 +169,8 @@ class Images final : public kit::ReadDataset {
     return {};
   }
 
-  // Over images spread over the list, as they are evaluated: the same on every rank. The constants are
-  // part of the model, so the user is told them.
+  // Over images spread over the list, as they are evaluated: the same on every rank. The constants
+  // are part of the model, so the user is told them.
   Status Measure() {
     const int64_t count = std::min(measured_, train_samples_), plane = input_.shape.Count(1, 3);
     std::vector<data_kit::Moments> channels(static_cast<size_t>(input_.shape[0]));

@@ -23,8 +23,8 @@ struct ErrorManager {
   std::longjmp(errors->jump, 1);
 }
 
-// Warnings are damages that the library fills with grey, but for bytes between two markers, which some
-// cameras write.
+// Warnings are damages that the library fills with grey, but for bytes between two markers, which
+// some cameras write.
 void Warn(j_common_ptr jpeg, int level) {
   if (level < 0 && jpeg->err->msg_code != JWRN_EXTRANEOUS_DATA) Fail(jpeg);
 }

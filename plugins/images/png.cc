@@ -46,8 +46,8 @@ void Transform(png_structp png, png_infop info, int64_t channels) {
 
 }  // namespace
 
-// `png` and `info` are set before setjmp and never changed after it, so they are good after a longjmp;
-// `good` is volatile for the same reason (C11 7.13.2.1).
+// `png` and `info` are set before setjmp and never changed after it, so they are good after a
+// longjmp; `good` is volatile for the same reason (C11 7.13.2.1).
 bool DecodePng(std::span<const uint8_t> file, int64_t channels, Image* image, char* message) {
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, message, Fail, Ignore);
   if (png == nullptr) return false;

@@ -34,9 +34,9 @@ struct IdxArray {
   static int64_t HeaderBytes(int32_t dimensions) { return 4 + 4 * int64_t{dimensions}; }
 };
 
-// Reads an array of `least` to `most` dimensions, of 1 to 4. Whether the file is gzip is told by its
-// content; a plain one is mapped. kMissingInput when it cannot be opened; kBadData, with file and
-// offset (of the uncompressed content), for anything that is not exactly the grammar above.
+// Reads an array of `least` to `most` dimensions, of 1 to 4. Whether the file is gzip is told by
+// its content; a plain one is mapped. kMissingInput when it cannot be opened; kBadData, with file
+// and offset (of the uncompressed content), for anything that is not exactly the grammar above.
 Result<IdxArray> ReadIdx(const std::string& path, int32_t least, int32_t most);
 
 }  // namespace engine::mnist

@@ -1,10 +1,11 @@
-// mnist: images, or rows of numbers, with classes, in the files of MNIST and of the sets made in its
-// image.
+// mnist: images, or rows of numbers, with classes, in the files of MNIST and of the sets made in
+// its image.
 //
-// Samples of images of three dimensions are (1, rows, columns); of four (channels, rows, columns), where
-// the files have channels first, or last if the last extent is at most 4 and the second is more; of two
-// they are rows of numbers. uint8 are divided by 255 and, by default, normalised as MNIST is, with
-// (x - 0.1307) / 0.3081 for images of one channel; other types are numbers as they are.
+// Samples of images of three dimensions are (1, rows, columns); of four (channels, rows, columns),
+// where the files have channels first, or last if the last extent is at most 4 and the second is
+// more; of two they are rows of numbers. uint8 are divided by 255 and, by default, normalised as
+// MNIST is, with (x - 0.1307) / 0.3081 for images of one channel; other types are numbers as they
+// are.
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -161,8 +162,8 @@ class Mnist final : public kit::ReadDataset {
     return {};
   }
 
-  // Without the option the ten of MNIST, or as many as the labels say. A label that is larger than the
-  // number of images is taken for damage.
+  // Without the option the ten of MNIST, or as many as the labels say. A label that is larger than
+  // the number of images is taken for damage.
   Status FindClasses() {
     const int64_t most = classes_ > 0 ? classes_ : std::max<int64_t>(10, data_.size());
     ENGINE_ASSIGN_OR_RETURN(int64_t classes, CountClasses(labels_, data_, most));

@@ -86,9 +86,8 @@ class CsvSource final : public Source {
     return {};
   }
 
-  // Which columns are categorical, and their categories.
-  // Two passes, since a column may look like numbers for a million rows: the first finds out which have
-  // something else, the second what.
+  // Which columns are categorical, and their categories. Two passes, since a column may look like
+  // numbers for a million rows: the first finds out which have something else, the second what.
   Status Learn(const std::vector<size_t>& categorical) {
     std::vector<bool> is_categorical(fields_);
     for (const size_t column : categorical) is_categorical[column] = true;

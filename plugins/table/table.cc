@@ -1,12 +1,12 @@
 // table: rows of numbers and categories, in CSV files and arrays of NumPy.
 //
-// A sample has `features` (float32), `target` (int32, a class; or float32, one number or several) and, if
-// there is one, a weight. A class is a whole number, or the place of its category among the
+// A sample has `features` (float32), `target` (int32, a class; or float32, one number or several)
+// and, if there is one, a weight. A class is a whole number, or the place of its category among the
 // sorted ones of its column. A categorical column is one-hot, a feature for each category, or one
 // feature, the number of the category.
 //
-// What is held out is a share of the rows, chosen by a hash of seed and row, or files of its own, which
-// are read with the categories, means and deviations of the data to train on.
+// What is held out is a share of the rows, chosen by a hash of seed and row, or files of its own,
+// which are read with the categories, means and deviations of the data to train on.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -15,9 +15,9 @@ struct Pieces {
   std::vector<std::vector<int32_t>> of;  // of each text
 };
 
-// Texts are cut where a line ends, about every 64 KiB, so that memory stays small; as at the beginning of
-// a text, a model may put a space there. kMissingInput and kBadData for the model; kUnsupported in a
-// build without the library.
+// Texts are cut where a line ends, about every 64 KiB, so that memory stays small; as at the
+// beginning of a text, a model may put a space there. kMissingInput and kBadData for the model;
+// kUnsupported in a build without the library.
 Result<Pieces> SplitIntoPieces(const std::string& model_path,
                                const std::vector<std::string_view>& texts);
 

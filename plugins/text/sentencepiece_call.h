@@ -1,7 +1,7 @@
-// The one function of libtext_sentencepiece.so, which lies beside the plugin. Debian's SentencePiece has
-// a protobuf of its own inside, of another version than the program's, and its symbols would be taken
-// from the program's. So what uses it is a library of its own, which the plugin loads with
-// RTLD_DEEPBIND: it sees its own libraries first.
+// The one function of libtext_sentencepiece.so, which lies beside the plugin. Debian's
+// SentencePiece has a protobuf of its own inside, of another version than the program's, and its
+// symbols would be taken from the program's. So what uses it is a library of its own, which the
+// plugin loads with RTLD_DEEPBIND: it sees its own libraries first.
 #pragma once
 
 #include <cstddef>

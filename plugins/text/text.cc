@@ -1,8 +1,8 @@
-// text: text as bytes, whose tokens are the 256 values of a byte, or as the pieces of a SentencePiece
-// model, into which it is split when it is read.
+// text: text as bytes, whose tokens are the 256 values of a byte, or as the pieces of a
+// SentencePiece model, into which it is split when it is read.
 //
-// A sample is `context` tokens and, as targets, the token that follows each of them. The beginnings of
-// all files, one after the other, are the text to train on, and their held-out ends the text to
+// A sample is `context` tokens and, as targets, the token that follows each of them. The beginnings
+// of all files, one after the other, are the text to train on, and their held-out ends the text to
 // evaluate on; a sample may begin in one file and end in the next, but never holds tokens of both
 // texts. kit::TokenDataset says where samples begin.
 #include <algorithm>

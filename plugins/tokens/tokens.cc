@@ -1,11 +1,12 @@
 // tokens: text as tokens, made from it before (token_file.h has the formats).
 //
 // A sample is `context` tokens and, as targets, the token that follows each of them, all of one
-// file. Of a folder those files are taken whose name ends with .bin or .npy and has, between anything but
-// letters and digits, the word "train" (to train on) or "val" (held out, unless eval_path is given).
+// file. Of a folder those files are taken whose name ends with .bin or .npy and has, between
+// anything but letters and digits, the word "train" (to train on) or "val" (held out, unless
+// eval_path is given).
 //
-// kit::TokenDataset says where in a file samples begin. Files are mapped, and a token is checked when
-// it is read.
+// kit::TokenDataset says where in a file samples begin. Files are mapped, and a token is checked
+// when it is read.
 //
 // The digest is of the number of tokens of each file and of parts of them, 1 MiB of each: large
 // files are not read to begin a run.

@@ -15,9 +15,9 @@ namespace engine {
 ENGINE_INTERFACE(ClassNames, Interface, "engine.class_names.draft/1", ClassName);
 class ClassNamesBase : public Implements<ClassNames> {
  public:
-  // After Open, of class `number`, less than SampleTensor::classes, of target `target`: all classes of
-  // a target have names, or none has (empty); names are UTF-8 without control characters, the same on
-  // every rank. [any-thread]
+  // After Open, of class `number`, less than SampleTensor::classes, of target `target`: all classes
+  // of a target have names, or none has (empty); names are UTF-8 without control characters, the
+  // same on every rank. [any-thread]
   virtual TextView ClassName(uint32_t target, int64_t number) const noexcept = 0;
 
  protected:

@@ -1,4 +1,5 @@
-// The configurations of docs/data.md, as they stand there, over small files of the names that it has.
+// The configurations of docs/data.md, as they stand there, over small files of the names that it
+// has.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -85,6 +85,15 @@ TEST_F(Cifar10, BadFilesAreNamedWithTheirRecord) {
   ExpectError(StatusCode::kMissingInput, AllOf(HasSubstr("data.cifar10"), HasSubstr(third)));
 }
 
+TEST_F(Cifar10, TheFirstFilesAreASetOfTheirOwn) {
+  for (const char* name : {"data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"}) {
+    std::filesystem::remove(folder_ / name);
+  }
+  EXPECT_EQ(Open().train->size(), 2 + 3);
+  std::filesystem::remove(folder_ / "data_batch_1.bin");
+  ExpectError(StatusCode::kMissingInput, HasSubstr("data_batch_1.bin"));
+}
+
 TEST_F(Cifar10, TheHeldOutFileIsCheckedToo) {
   folder_.Write("test_batch.bin", std::string(3073, '\x7f'));
   ExpectError(StatusCode::kBadData,

@@ -28,7 +28,8 @@ inline void AppendLittle(std::string& to, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) to += static_cast<char>(value >> (8 * i));
 }
 
-// A member of a ZIP file, packed with method 0 (stored) or 8 (raw deflate), `size` bytes when unpacked.
+// A member of a ZIP file, packed with method 0 (stored) or 8 (raw deflate), `size` bytes when
+// unpacked.
 struct ZipContent {
   std::string name, packed;
   int method = 0;
