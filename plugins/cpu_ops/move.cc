@@ -15,6 +15,7 @@
 namespace engine::cpu_ops {
 namespace {
 
+// The elements stay where they are: y is a view of x, and its gradient that of x.
 class ReshapeOp final : public CpuOp {
  public:
   ReshapeOp(const OpContext& context, const Options& attributes) noexcept
@@ -35,6 +36,8 @@ class ReshapeOp final : public CpuOp {
   const kit::DimList shape_;
 };
 
+// Repeated dimensions of x have a stride of 0 in the loops over y, so that forward is a copy and
+// backward the reduction over them.
 class ExpandOp final : public CpuOp {
  public:
   ExpandOp(const OpContext& context, const Options& attributes) noexcept
@@ -65,6 +68,7 @@ class ExpandOp final : public CpuOp {
   const kit::DimList shape_;
 };
 
+// Loops run in the order of what is written, y or dx: reads may be far apart, writes are not.
 class TransposeOp final : public CpuOp {
  public:
   TransposeOp(const OpContext& context, const Options& attributes) noexcept
@@ -101,6 +105,8 @@ class TransposeOp final : public CpuOp {
   int32_t order_[kMaxDims] = {};
 };
 
+// Each input is copied to its part of y. One without samples among others is repeated for each
+// sample, as by expand.
 class ConcatOp final : public CpuOp {
  public:
   ConcatOp(const OpContext& context, const Options& attributes) noexcept
@@ -161,6 +167,8 @@ class ConcatOp final : public CpuOp {
   int32_t axis_ = 0;
 };
 
+// The part of x has the strides of x, that of the axis times the step, which may be negative. What is
+// not in y has a gradient of 0.
 class SliceOp final : public CpuOp {
  public:
   SliceOp(const OpContext& context, const Options& attributes) noexcept
@@ -295,6 +303,8 @@ class PadOp final : public CpuOp {
   int32_t first_ = 0;
 };
 
+// Rows of x by index. An index may be there several times: gradients of a row are added up in the
+// order of indices.
 class GatherOp final : public CpuOp {
  public:
   GatherOp(const OpContext& context, const Options& attributes) noexcept

@@ -42,6 +42,8 @@ void ShareGradient(const float* x, const float* largest, const float* share, int
   }
 }
 
+// Backward of a sum is a copy with a stride of 0; that of a mean the same of dy divided by the count,
+// which lies in the workspace; that of a maximum needs x and y to find where it was.
 template <Kind kKind>
 class ReduceOp final : public CpuOp {
  public:

@@ -20,6 +20,8 @@ CPU_OPS_INLINE float Origin(float largest) noexcept {
   return largest == kLeast ? 0.0f : largest;
 }
 
+// Three passes over a row, which is in the first-level cache after the first one. Lanes behind its
+// end are -infinity, of which the exponential is 0.
 // Rows [begin, end) of `width` numbers. y may be x.
 CPU_OPS_KERNEL void SoftmaxRows(const float* x, float* y, int64_t width, bool log, int64_t begin,
                                 int64_t end) {
@@ -76,6 +78,8 @@ CPU_OPS_KERNEL void SoftmaxGradientRows(const float* y, const float* dy, float* 
 // Where the axis is not the last one: columns that lie side by side, `stride` apart along it.
 constexpr int64_t kColumns = 64;
 
+// The same passes, with a maximum and a sum for each column: neighbours in memory are neighbours in a
+// vector, so there is nothing to fold. y may be x.
 CPU_OPS_KERNEL void SoftmaxColumns(const float* x, float* y, int64_t extent, int64_t stride,
                                    int64_t columns, bool log) {
   float largest[kColumns], sums[kColumns] = {};
@@ -128,6 +132,7 @@ CPU_OPS_KERNEL void SoftmaxGradientColumns(const float* y, const float* dy, floa
   }
 }
 
+// Backward needs y alone, so that y may be written over x.
 template <bool kLog>
 class SoftmaxOp final : public CpuOp {
  public:
