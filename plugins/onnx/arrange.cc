@@ -143,8 +143,64 @@ Result<Value> Lowering::Contiguous(const Node& node, const Value& value) {
   return made;
 }
 
+Result<std::vector<std::vector<Column>>> Lowering::AlignAll(const Node& node,
+                                                            std::span<Value* const> values,
+                                                            int skipped) {
+  std::vector<Layout*> layouts;
+  for (Value* const value : values) layouts.push_back(&value->layout);
+  std::vector<std::vector<Column>> dims;
+  if (Align(layouts, skipped, &dims)) return dims;
+  for (Value* const value : values) {
+    ENGINE_ASSIGN_OR_RETURN(*value, Contiguous(node, *value));
+  }
+  if (Align(layouts, skipped, &dims)) return dims;
+  return node.Error(StatusCode::kUnsupported, "its inputs have shapes that do not fit together");
+}
+
+namespace {
+
+// The columns with memory of all dimensions, in the order of memory of a tensor that has all of them,
+// else in logical order; samples are first.
+std::vector<const Column*> OrderColumns(const std::vector<std::vector<Column>>& dims) {
+  std::vector<const Column*> columns;
+  for (const std::vector<Column>& dim : dims) {
+    for (const Column& column : dim) {
+      if (column.InMemory()) columns.push_back(&column);
+    }
+  }
+  const size_t count = columns.empty() ? 0 : columns[0]->axis.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!std::ranges::all_of(columns, [&](const Column* column) { return column->axis[i] >= 0; })) {
+      continue;
+    }
+    std::ranges::sort(columns, {}, [&](const Column* column) { return column->axis[i]; });
+    break;
+  }
+  std::ranges::stable_sort(columns, std::greater(), &Column::samples);
+  return columns;
+}
+
+// Dimensions of tensors of the engine: neighbours that the same tensors have are one where there are
+// too many.
+std::vector<std::vector<const Column*>> JoinColumns(const std::vector<const Column*>& columns) {
+  std::vector<std::vector<const Column*>> joined;
+  for (const Column* const column : columns) {
+    const auto same = [&](const Column* other) {
+      for (size_t i = 0; i < column->axis.size(); ++i) {
+        if ((column->axis[i] >= 0) != (other->axis[i] >= 0)) return false;
+      }
+      return !other->samples;
+    };
+    const bool joins =
+        columns.size() > size_t{kMaxDims} && !joined.empty() && same(joined.back()[0]);
+    if (!joins) joined.emplace_back();
+    joined.back().push_back(column);
+  }
+  return joined;
+}
+
 // A constant that was expanded to the batch says the same for each sample: it is needed once.
-void Lowering::DropCopies(std::vector<Value>* values) const {
+void DropCopies(int64_t samples, std::vector<Value>* values) {
   for (Value& value : *values) {
     if (value.constant == nullptr) continue;
     Tensor tensor = *value.constant;
@@ -153,7 +209,7 @@ void Lowering::DropCopies(std::vector<Value>* values) const {
         const std::vector<int>& dim = other.layout.dims[other.layout.rank() - from_end];
         const int at = static_cast<int>(tensor.dims.size()) - from_end;
         if (dim.size() != 1 || !other.layout.IsSamples(dim[0]) || at < 0 ||
-            tensor.dims[at] != samples_ || samples_ == 1) {
+            tensor.dims[at] != samples || samples == 1) {
           continue;
         }
         const int64_t inner = Count({tensor.dims.begin() + at + 1, tensor.dims.end()});
@@ -161,8 +217,8 @@ void Lowering::DropCopies(std::vector<Value>* values) const {
         std::vector<double> once;
         bool equal = true;
         for (int64_t i = 0; i < outer; ++i) {
-          const auto first = tensor.values.begin() + i * samples_ * inner;
-          for (int64_t j = 1; j < samples_; ++j) {
+          const auto first = tensor.values.begin() + i * samples * inner;
+          for (int64_t j = 1; j < samples; ++j) {
             equal = equal && std::equal(first, first + inner, first + j * inner);
           }
           once.insert(once.end(), first, first + inner);
@@ -172,52 +228,22 @@ void Lowering::DropCopies(std::vector<Value>* values) const {
         tensor.dims[at] = 1;
       }
     }
-    value.layout = Layout::RowMajor(tensor.dims, false, samples_);
+    value.layout = Layout::RowMajor(tensor.dims, false, samples);
     value.constant = std::make_shared<const Tensor>(std::move(tensor));
   }
 }
 
-// The columns of all dimensions, in the order of memory of a tensor that has all of them, else
-// samples first and then in logical order. A tensor has an extent of 1 where a column is not its own.
+}  // namespace
+
+// A tensor has an extent of 1 where a column is not its own.
 Result<std::vector<ModelValue>> Lowering::Broadcast(const Node& node, std::vector<Value> values,
                                                     Layout* result) {
-  DropCopies(&values);
-  std::vector<Layout*> layouts;
-  for (Value& value : values) layouts.push_back(&value.layout);
-  std::vector<std::vector<Column>> dims;
-  if (!Align(layouts, 0, &dims)) {
-    for (Value& value : values) {
-      ENGINE_ASSIGN_OR_RETURN(value, Contiguous(node, value));
-    }
-    if (!Align(layouts, 0, &dims)) {
-      return node.Error(StatusCode::kUnsupported,
-                        "its inputs have shapes that do not fit together");
-    }
-  }
-  *result = Layout{.samples = samples_};
-  std::vector<const Column*> columns;  // those with memory
-  for (const std::vector<Column>& dim : dims) {
-    for (const Column& column : dim) {
-      if (std::ranges::any_of(column.axis, [](int axis) { return axis >= 0; }))
-        columns.push_back(&column);
-    }
-  }
-  const auto is_samples = [&](const Column* column) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (column->axis[i] == 0 && values[i].layout.batched) return true;
-    }
-    return false;
-  };
-  size_t whole = values.size();
-  for (size_t i = 0; i < values.size() && whole == values.size(); ++i) {
-    if (std::ranges::all_of(columns, [&](const Column* column) { return column->axis[i] >= 0; }))
-      whole = i;
-  }
-  if (whole < values.size()) {
-    std::ranges::sort(columns, {}, [&](const Column* column) { return column->axis[whole]; });
-  }
-  std::ranges::stable_sort(columns, std::greater(), is_samples);
-  result->batched = !columns.empty() && is_samples(columns[0]);
+  DropCopies(samples_, &values);
+  std::vector<Value*> borrowed;
+  for (Value& value : values) borrowed.push_back(&value);
+  ENGINE_ASSIGN_OR_RETURN(const auto dims, AlignAll(node, borrowed, 0));
+  const std::vector<const Column*> columns = OrderColumns(dims);
+  *result = Layout{.batched = !columns.empty() && columns[0]->samples, .samples = samples_};
   for (const Column* const column : columns) result->axes.push_back(column->extent);
   for (const std::vector<Column>& dim : dims) {
     std::vector<int>& axes = result->dims.emplace_back();
@@ -226,34 +252,19 @@ Result<std::vector<ModelValue>> Lowering::Broadcast(const Node& node, std::vecto
       axes.push_back(place == columns.end() ? kShared : static_cast<int>(place - columns.begin()));
     }
   }
-  // Neighbours that the same tensors have are one dimension where there are too many.
-  std::vector<std::vector<const Column*>> together;
-  for (const Column* const column : columns) {
-    const auto same = [&](const Column* other) {
-      for (size_t i = 0; i < values.size(); ++i) {
-        if ((column->axis[i] >= 0) != (other->axis[i] >= 0)) return false;
-      }
-      return !is_samples(other);
-    };
-    const bool joins =
-        columns.size() > size_t{kMaxDims} && !together.empty() && same(together.back()[0]);
-    if (!joins) together.emplace_back();
-    together.back().push_back(column);
-  }
+  const auto joined = JoinColumns(columns);
   std::vector<ModelValue> inputs;
   for (size_t i = 0; i < values.size(); ++i) {
     Groups groups;
-    for (const auto& group : together) {
+    for (const auto& group : joined) {
       std::vector<int>& axes = groups.emplace_back();
       for (const Column* const column : group) {
         if (column->axis[i] >= 0) axes.push_back(column->axis[i]);
       }
     }
     // Leading extents of 1 are no matter where there are no samples.
-    while (!values[i].layout.batched && groups.size() > 1 && groups[0].empty())
+    while (!values[i].layout.batched && groups.size() > 1 && groups[0].empty()) {
       groups.erase(groups.begin());
-    if (values[i].layout.batched != 0 && groups[0] != std::vector{0}) {
-      return node.Error(StatusCode::kUnsupported, "mixes samples with another dimension");
     }
     ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), Arrange(node, values[i], groups));
   }

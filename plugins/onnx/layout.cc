@@ -160,7 +160,7 @@ bool Align(std::span<Layout* const> tensors, int skipped, std::vector<std::vecto
       if (!Cut(cuts, dim, &tensor)) return false;
       const std::vector<int>& axes = tensor.dims[dim];
       if (columns.empty()) {
-        columns.assign(axes.size(), {std::vector<int>(tensors.size(), kAbsent), 1});
+        columns.assign(axes.size(), {std::vector<int>(tensors.size(), kAbsent)});
       }
       if (columns.size() != axes.size()) return false;
       for (size_t j = 0; j < axes.size(); ++j) {
@@ -177,7 +177,9 @@ bool Align(std::span<Layout* const> tensors, int skipped, std::vector<std::vecto
       const int dim = tensors[i]->rank() - (rank - static_cast<int>(d));
       if (dim < 0 || tensors[i]->dims[dim].empty()) continue;
       for (size_t j = 0; j < (*dims)[d].size(); ++j) {
-        (*dims)[d][j].axis[i] = tensors[i]->dims[dim][j];
+        const int axis = tensors[i]->dims[dim][j];
+        (*dims)[d][j].axis[i] = axis;
+        if (axis == 0 && tensors[i]->batched) (*dims)[d][j].samples = true;
       }
     }
   }

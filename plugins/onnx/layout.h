@@ -9,6 +9,7 @@
 //   (N * heads, T, D) of a projection           axes N T heads D  dims [N heads] [T] [D]
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -55,6 +56,11 @@ struct Layout {
 struct Column {
   std::vector<int> axis;  // of each tensor: an axis, kShared or kAbsent
   int64_t extent = 1;
+  bool samples = false;  // it is the axis of samples of one of them
+
+  bool InMemory() const {
+    return std::any_of(axis.begin(), axis.end(), [](int one) { return one >= 0; });
+  }
 };
 
 // Splits axes until all tensors have the same where they broadcast, as NumPy does, without the last

@@ -48,6 +48,90 @@ std::string CustomName(const Node& node) {
   return name;
 }
 
+Status FoldNode(Lowering& lowering, const Node& node) {
+  std::vector<Tensor> outputs(1);
+  if (node.type() == "Constant") {
+    ENGINE_ASSIGN_OR_RETURN(outputs[0], ConstantOf(node, lowering.file().path()));
+  } else {
+    std::vector<std::shared_ptr<const Tensor>> inputs;
+    std::vector<const Tensor*> borrowed;
+    for (size_t i = 0; i < node.input_count(); ++i) {
+      ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), lowering.Constant(node, i));
+      borrowed.push_back(inputs.back().get());
+    }
+    auto folded = Fold(node, borrowed);
+    if (!folded.ok()) return folded.status().WithContext("%s", lowering.file().path().c_str());
+    outputs = std::move(*folded);
+  }
+  for (size_t i = 0; i < std::min(outputs.size(), node.output_count()); ++i) {
+    auto tensor = std::make_shared<const Tensor>(std::move(outputs[i]));
+    lowering.Set(
+        node.output(i),
+        {.constant = tensor, .layout = Layout::RowMajor(tensor->dims, false, lowering.samples())});
+  }
+  return {};
+}
+
+Status ShapeOf(Lowering& lowering, const Node& node) {
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  Tensor shape{.type = Tensor::Type::kInt};
+  Dims dims = x.Shape();
+  if (node.type() == "Size") {
+    shape.values = {static_cast<double>(Count(dims))};
+  } else {
+    const auto rank = static_cast<int64_t>(dims.size());
+    const auto place = [&](int64_t axis) {
+      return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
+    };
+    const int64_t begin = place(node.Int("start", 0)), end = place(node.Int("end", rank));
+    shape.values.assign(dims.begin() + begin, dims.begin() + std::max(begin, end));
+    shape.dims = {static_cast<int64_t>(shape.values.size())};
+  }
+  const Layout layout = Layout::RowMajor(shape.dims, false, lowering.samples());
+  lowering.Set(node.output(0),
+               {.constant = std::make_shared<const Tensor>(std::move(shape)), .layout = layout});
+  return {};
+}
+
+// An op of somebody's plugin for the type of the node; -1 without one. It gets its inputs in the order
+// of their dimensions, and gives such outputs.
+Result<ModelValue> Custom(Lowering& lowering, const Node& node, const std::string& op) {
+  Attributes attributes;
+  std::vector<Dims> lists(static_cast<size_t>(node.proto().attribute_size()));
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const proto::AttributeProto& given = node.proto().attribute(static_cast<int>(i));
+    if (given.type() == proto::AttributeProto::INT)
+      attributes.push_back(kit::Int(given.name(), given.i()));
+    if (given.type() == proto::AttributeProto::FLOAT)
+      attributes.push_back(kit::Float(given.name(), given.f()));
+    if (given.type() == proto::AttributeProto::STRING)
+      attributes.push_back(kit::Word(given.name(), given.s()));
+    if (given.type() != proto::AttributeProto::INTS) continue;
+    lists[i].assign(given.ints().begin(), given.ints().end());
+    attributes.push_back(IntsAttribute(given.name(), lists[i]));
+  }
+  if (lowering.builder().Offers(op, attributes) == 0) return ModelValue{-1};
+  std::vector<ModelValue> inputs;
+  for (size_t i = 0; i < node.input_count(); ++i) {
+    if (!node.HasInput(i)) continue;
+    ENGINE_ASSIGN_OR_RETURN(Value input, lowering.Input(node, i));
+    ENGINE_ASSIGN_OR_RETURN(input, lowering.Contiguous(node, input));
+    ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), lowering.Engine(input));
+  }
+  std::vector<ModelValue> outputs(node.output_count());
+  LayerSpec layer{.op = op, .name = node.name(), .attributes = attributes};
+  ENGINE_RETURN_IF_ERROR(lowering.builder().Apply(layer, inputs, outputs));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const TensorSpec spec = lowering.Spec(outputs[i]);
+    Dims shape(spec.shape.dims, spec.shape.dims + spec.shape.ndim);
+    if (spec.batched != 0) shape[0] = lowering.samples();
+    lowering.Set(node.output(i),
+                 {.engine = outputs[i],
+                  .layout = Layout::RowMajor(shape, spec.batched != 0, lowering.samples())});
+  }
+  return outputs[0];
+}
+
 }  // namespace
 
 Handler FindHandler(const std::string& type) {
@@ -57,10 +141,6 @@ Handler FindHandler(const std::string& type) {
     if (found != entries.end()) return found->handler;
   }
   return nullptr;
-}
-
-void Lowering::SetInput(const std::string& name, ModelValue value, const Dims& shape) {
-  Set(name, {.engine = value, .layout = Layout::RowMajor(shape, true, samples_)});
 }
 
 Result<Value> Lowering::Get(const std::string& name) {
@@ -116,13 +196,13 @@ bool Lowering::IsScalar(const std::string& name, double* value) {
 }
 
 Status Lowering::Lower(const Node& node) {
-  if (node.type() == "Shape" || node.type() == "Size") return ShapeOf(node);
+  if (node.type() == "Shape" || node.type() == "Size") return ShapeOf(*this, node);
   const bool standard = node.proto().domain().empty() || node.proto().domain() == "ai.onnx";
-  if (standard && graph_.IsConstant(node.output(0))) return FoldNode(node);
+  if (standard && graph_.IsConstant(node.output(0))) return FoldNode(*this, node);
   const Handler handler = standard ? FindHandler(node.type()) : nullptr;
   const std::string custom = CustomName(node);
   if (handler != nullptr) return handler(*this, node).WithContext("%s", file_.path().c_str());
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, Custom(node, custom));
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, Custom(*this, node, custom));
   if (made >= 0) return {};
   return node
       .Error(
@@ -131,88 +211,6 @@ Status Lowering::Lower(const Node& node) {
           "node in the order of their dimensions, and its attributes",
           custom.c_str())
       .WithContext("%s", file_.path().c_str());
-}
-
-Status Lowering::FoldNode(const Node& node) {
-  std::vector<Tensor> outputs(1);
-  if (node.type() == "Constant") {
-    ENGINE_ASSIGN_OR_RETURN(outputs[0], ConstantOf(node, file_.path()));
-  } else {
-    std::vector<std::shared_ptr<const Tensor>> inputs;
-    std::vector<const Tensor*> borrowed;
-    for (size_t i = 0; i < node.input_count(); ++i) {
-      ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), Constant(node, i));
-      borrowed.push_back(inputs.back().get());
-    }
-    auto folded = Fold(node, borrowed);
-    if (!folded.ok()) return folded.status().WithContext("%s", file_.path().c_str());
-    outputs = std::move(*folded);
-  }
-  for (size_t i = 0; i < std::min(outputs.size(), node.output_count()); ++i) {
-    auto tensor = std::make_shared<const Tensor>(std::move(outputs[i]));
-    Set(node.output(i),
-        {.constant = tensor, .layout = Layout::RowMajor(tensor->dims, false, samples_)});
-  }
-  return {};
-}
-
-Status Lowering::ShapeOf(const Node& node) {
-  ENGINE_ASSIGN_OR_RETURN(const Value x, Input(node, 0));
-  Tensor shape{.type = Tensor::Type::kInt};
-  Dims dims = x.Shape();
-  if (node.type() == "Size") {
-    shape.values = {static_cast<double>(Count(dims))};
-  } else {
-    const auto rank = static_cast<int64_t>(dims.size());
-    const auto place = [&](int64_t axis) {
-      return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
-    };
-    const int64_t begin = place(node.Int("start", 0)), end = place(node.Int("end", rank));
-    shape.values.assign(dims.begin() + begin, dims.begin() + std::max(begin, end));
-    shape.dims = {static_cast<int64_t>(shape.values.size())};
-  }
-  const Layout layout = Layout::RowMajor(shape.dims, false, samples_);
-  Set(node.output(0),
-      {.constant = std::make_shared<const Tensor>(std::move(shape)), .layout = layout});
-  return {};
-}
-
-// An op of somebody's plugin for the type of the node; -1 without one. It gets its inputs in the order
-// of their dimensions, and gives such outputs.
-Result<ModelValue> Lowering::Custom(const Node& node, const std::string& op) {
-  Attributes attributes;
-  std::vector<Dims> lists(static_cast<size_t>(node.proto().attribute_size()));
-  for (size_t i = 0; i < lists.size(); ++i) {
-    const proto::AttributeProto& given = node.proto().attribute(static_cast<int>(i));
-    if (given.type() == proto::AttributeProto::INT)
-      attributes.push_back(kit::Int(given.name(), given.i()));
-    if (given.type() == proto::AttributeProto::FLOAT)
-      attributes.push_back(kit::Float(given.name(), given.f()));
-    if (given.type() == proto::AttributeProto::STRING)
-      attributes.push_back(kit::Word(given.name(), given.s()));
-    if (given.type() != proto::AttributeProto::INTS) continue;
-    lists[i].assign(given.ints().begin(), given.ints().end());
-    attributes.push_back(IntsAttribute(given.name(), lists[i]));
-  }
-  if (!Offers(op, attributes)) return ModelValue{-1};
-  std::vector<ModelValue> inputs;
-  for (size_t i = 0; i < node.input_count(); ++i) {
-    if (!node.HasInput(i)) continue;
-    ENGINE_ASSIGN_OR_RETURN(Value input, Input(node, i));
-    ENGINE_ASSIGN_OR_RETURN(input, Contiguous(node, input));
-    ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), Engine(input));
-  }
-  std::vector<ModelValue> outputs(node.output_count());
-  LayerSpec layer{.op = op, .name = node.name(), .attributes = attributes};
-  ENGINE_RETURN_IF_ERROR(builder_.Apply(layer, inputs, outputs));
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const TensorSpec spec = Spec(outputs[i]);
-    Dims shape(spec.shape.dims, spec.shape.dims + spec.shape.ndim);
-    if (spec.batched != 0) shape[0] = samples_;
-    Set(node.output(i),
-        {.engine = outputs[i], .layout = Layout::RowMajor(shape, spec.batched != 0, samples_)});
-  }
-  return outputs[0];
 }
 
 Result<ModelValue> Lowering::Emit(const std::string& name, std::string_view op,
@@ -272,9 +270,9 @@ Result<ModelValue> Lowering::EmitNorm(const Node& node, std::string_view op, Mod
   return made;
 }
 
-void Lowering::Bind(const std::string& parameter, const std::string& initializer) {
+bool Lowering::Bind(const std::string& parameter, const std::string& initializer) {
   if (parameter != initializer) sources_[parameter] = {file_.FindInitializer(initializer), nullptr};
-  parameters_.emplace(initializer, ModelValue{-1});
+  return parameters_.emplace(initializer, ModelValue{-1}).second;
 }
 
 Result<ModelValue> Lowering::MakeParameter(const std::string& name, DType dtype) {

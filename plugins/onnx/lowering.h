@@ -57,13 +57,12 @@ class Lowering {
   const ModelFile& file() const { return file_; }
   bool sync_batch_norm() const { return sync_batch_norm_; }
   int64_t samples() const { return samples_; }
+  ModelBuilder& builder() { return builder_; }
   // Of parameters that do not have the name of their initialiser.
   const std::map<std::string, Source>& sources() const { return sources_; }
 
   // ---- Values
 
-  // Input i of a sample is value i of the builder.
-  void SetInput(const std::string& name, ModelValue value, const Dims& shape);
   void Set(const std::string& name, Value value) { values_[name] = std::move(value); }
   // Makes it, and what it is made of.
   Result<Value> Get(const std::string& name);
@@ -88,12 +87,9 @@ class Lowering {
   Result<ModelValue> EmitNorm(const Node& node, std::string_view op, ModelValue x,
                               const Value& weight, const Value* bias, const Attributes& attributes);
   const std::string& LastName() const { return last_name_; }  // of the op that Emit made
-  // Remembers that `parameter`, which an op has made, is this initialiser.
-  void Bind(const std::string& parameter, const std::string& initializer);
-  bool IsBound(const std::string& initializer) const { return parameters_.contains(initializer); }
-  bool Offers(std::string_view op, const Attributes& attributes) {
-    return builder_.Offers(op, attributes) != 0;
-  }
+  // Remembers that `parameter`, which an op has made, is this initialiser. False if it is another
+  // parameter already.
+  bool Bind(const std::string& parameter, const std::string& initializer);
 
   // ---- Memory
 
@@ -105,6 +101,9 @@ class Lowering {
   Result<ModelValue> Engine(const Value& value);
   // Memory in the order of its dimensions, an axis each.
   Result<Value> Contiguous(const Node& node, const Value& value);
+  // Align, after moving elements where that is needed. kUnsupported for shapes that do not broadcast.
+  Result<std::vector<std::vector<Column>>> AlignAll(const Node& node,
+                                                    std::span<Value* const> values, int skipped);
   // Tensors of the engine that broadcast as the values do, and the layout of what an op makes of them
   // element by element.
   Result<std::vector<ModelValue>> Broadcast(const Node& node, std::vector<Value> values,
@@ -112,16 +111,12 @@ class Lowering {
 
  private:
   Status Lower(const Node& node);
-  Status FoldNode(const Node& node);
-  Status ShapeOf(const Node& node);
-  Result<ModelValue> Custom(const Node& node, const std::string& op);
   Result<ModelValue> MakeParameter(const std::string& name, DType dtype);
   Result<ModelValue> MakeConstant(const std::shared_ptr<const Tensor>& tensor);
   Result<ModelValue> Transpose(const Node& node, const Value& value, std::span<const int> order);
   Result<ModelValue> TransposeTwice(const Node& node, const Value& value,
                                     std::span<const int> order, const Groups& runs);
   Result<ModelValue> Reshape(const Node& node, ModelValue value, const Shape& shape);
-  void DropCopies(std::vector<Value>* values) const;
 
   ModelBuilder& builder_;
   const ModelFile& file_;

@@ -119,17 +119,15 @@ Status LowerBatchNormalization(Lowering& lowering, const Node& node) {
                         node.input(i + 1).c_str());
     }
   }
-  if (lowering.IsBound(node.input(1))) {
-    return node.Error(StatusCode::kUnsupported, "has the parameters of another node, '%s'",
-                      node.input(1).c_str());
-  }
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
                           lowering.Emit(module, "batch_norm", {last.input},
                                         {kit::Float("momentum", 1 - node.Float("momentum", 0.9)),
                                          kit::Float("epsilon", node.Float("epsilon", 1e-5)),
                                          kit::Bool("sync", lowering.sync_batch_norm())}));
   for (size_t i = 0; i < 4; ++i) {
-    lowering.Bind(lowering.LastName() + "." + kOwn[i], node.input(i + 1));
+    if (lowering.Bind(lowering.LastName() + "." + kOwn[i], node.input(i + 1))) continue;
+    return node.Error(StatusCode::kUnsupported, "has '%s' as another node has",
+                      node.input(i + 1).c_str());
   }
   lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
   return {};

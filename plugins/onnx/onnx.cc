@@ -93,7 +93,8 @@ class Onnx final : public ModelBase, public InitialValuesBase {
       Dims shape = {lowering.samples()};
       shape.insert(shape.end(), given.dims + 1, given.dims + given.ndim);
       ENGINE_RETURN_IF_ERROR(CheckInput(*inputs[i], data.inputs[i], shape));
-      lowering.SetInput(inputs[i]->name(), value, shape);
+      lowering.Set(inputs[i]->name(),
+                   {.engine = value, .layout = Layout::RowMajor(shape, true, lowering.samples())});
     }
     return {};
   }

@@ -22,29 +22,14 @@ struct Leading {
 };
 
 Result<Leading> AlignLeading(Lowering& lowering, const Node& node, std::vector<Value*> values) {
-  std::vector<Layout*> layouts;
-  for (Value* const value : values) layouts.push_back(&value->layout);
-  std::vector<std::vector<Column>> dims;
-  if (!Align(layouts, 2, &dims)) {
-    for (Value* const value : values) {
-      ENGINE_ASSIGN_OR_RETURN(*value, lowering.Contiguous(node, *value));
-    }
-    if (!Align(layouts, 2, &dims)) {
-      return node.Error(StatusCode::kUnsupported,
-                        "its inputs have shapes that do not fit together");
-    }
-  }
+  ENGINE_ASSIGN_OR_RETURN(const auto dims, lowering.AlignAll(node, values, 2));
   Leading leading;
   for (const auto& columns : dims) {
     for (const Column& column : columns) {
-      const bool in_memory = std::ranges::any_of(column.axis, [](int axis) { return axis >= 0; });
-      bool samples = false;
-      for (size_t i = 0; i < values.size(); ++i) {
-        samples = samples || (layouts[i]->batched && column.axis[i] == 0);
-      }
-      leading.batched = leading.batched || samples;
-      if (in_memory)
-        leading.columns.insert(samples ? leading.columns.begin() : leading.columns.end(), column);
+      leading.batched = leading.batched || column.samples;
+      if (!column.InMemory()) continue;
+      leading.columns.insert(column.samples ? leading.columns.begin() : leading.columns.end(),
+                             column);
     }
   }
   const auto place_of = [&](const Column& column) {

@@ -51,7 +51,7 @@ TEST(LayoutTest, ReshapingKeepsTheElementsInOrder) {
 TEST(LayoutTest, AReshapeThatCutsAcrossAxesChangesNothing) {
   Layout layout = Image();
   EXPECT_FALSE(layout.Reshape({2, 4, 18}));  // 4 is not made of 6
-  EXPECT_FALSE(layout.Reshape({4, 36}));     // samples do not come apart
+  EXPECT_FALSE(layout.Reshape({3, 48}));     // nor 3 of two samples
   EXPECT_EQ(layout.Shape(), (Dims{2, 6, 3, 4}));
   EXPECT_EQ(layout.axes, (Dims{2, 3, 4, 6}));
 }

@@ -186,8 +186,7 @@ TEST_F(OnnxTest, ATokenThatAllSamplesShareStandsInFront) {
 
 // softmax(q k^T / 2 + mask) v with the nodes that PyTorch writes.
 void AddAttention(OnnxFile* file, bool masked) {
-  file->Input("x", {0, 2, 3, 4}).Output("y").Floats("two", {1}, {2});
-  file->Node("Constant", "unused", {}).Int("value_int", 1);
+  file->Input("x", {0, 2, 3, 4}).Output("y");
   file->Node("Transpose", "k", {"x"}).List("perm", {0, 1, 3, 2}).Node("MatMul", "qk", {"x", "k"});
   file->Node("Constant", "half", {})
       .Float("value_float", 0.5f)
@@ -284,6 +283,27 @@ TEST_F(OnnxTest, ABatchNormHasTheNamesOfItsModule) {
   EXPECT_EQ(ops_, "to_channels_last batch_norm global_avg_pool");
   EXPECT_THAT(y, IsNear({5, 5, 5, 5}));
   EXPECT_EQ(model_->graph().parameters[2].name, "bn.running_mean");
+}
+
+// Two contributions to the gradient of one value, of which one arrives in another shape.
+TEST_F(OnnxTest, TheGradientOfAViewIsAddedElementByElement) {
+  file_.Input("x", {0, 4}).Output("y").Floats("bias", {4}, {0});
+  file_.Ints("square", {0, 2, 2}).Ints("row", {0, 4});
+  file_.Node("Add", "b", {"x", "bias"}).Node("Reshape", "v", {"b", "square"});
+  file_.Node("Relu", "r1", {"v"}).Node("Relu", "r2", {"b"}).Node("Reshape", "f", {"r1", "row"});
+  file_.Node("Add", "y", {"f", "r2"});
+  ASSERT_THAT(MakeRank(""), IsOk());
+  const auto executor = ValueOf(rank_->MakeExecutor(
+      {.input_shape = {4}, .target_shape = {}, .classes = 4, .max_samples = kSamples}));
+  ASSERT_THAT(executor->memory().InitializeParameters(), IsOk());
+  const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  const int32_t targets[kSamples] = {0, 0};
+  ASSERT_THAT(StepAndFlush(*executor, {.input = ones, .target = targets, .samples = kSamples}),
+              IsOk());
+  // p - target = (1/4 - 1, 1/4, 1/4, 1/4), twice for each of the samples.
+  const float third = GradientOf(executor->memory(), 0)[1];
+  EXPECT_GT(third, 0);
+  EXPECT_THAT(GradientOf(executor->memory(), 0), IsNear({-3 * third, third, third, third}));
 }
 
 // ---- What is refused
