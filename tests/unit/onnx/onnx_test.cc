@@ -348,7 +348,7 @@ TEST_F(OnnxTest, AReductionOverTheBatchIsRefused) {
 }
 
 TEST_F(OnnxTest, ExternalDataIsReadAndMissed) {
-  file_.Input("x", {0, 3}).Output("y").Floats("gain", {3}, {1}).Node("Mul", "y", {"x", "gain"});
+  file_.Input("x", {0, 5}).Output("y").Floats("gain", {5}, {1}).Node("Mul", "y", {"x", "gain"});
   auto* const tensor = file_.graph().mutable_initializer(0);
   tensor->clear_float_data();
   tensor->set_data_location(::onnx::TensorProto::EXTERNAL);
@@ -359,14 +359,14 @@ TEST_F(OnnxTest, ExternalDataIsReadAndMissed) {
   };
   add("location", "weights.bin");
   add("offset", "4");
-  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kMissingInput, HasSubstr("weights.bin")));
-  const float values[] = {0, 2, 3, 4};
+  EXPECT_THAT(Fails({5}), FailsWith(StatusCode::kMissingInput, HasSubstr("weights.bin")));
+  const float values[] = {0, 2, 3, 4, 5, 6};
   file_.folder().Write("weights.bin", {reinterpret_cast<const char*>(values), sizeof values});
-  EXPECT_THAT(Run({3}, {1, 1, 1, 1, 1, 1}), ElementsAre(2, 3, 4, 2, 3, 4));
-  file_.folder().Write("weights.bin", {reinterpret_cast<const char*>(values), 12});
-  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("'gain'")));
+  EXPECT_THAT(Run({5}, std::vector<float>(10, 1)), ElementsAre(2, 3, 4, 5, 6, 2, 3, 4, 5, 6));
+  file_.folder().Write("weights.bin", {reinterpret_cast<const char*>(values), 20});
+  EXPECT_THAT(Fails({5}), FailsWith(StatusCode::kBadData, HasSubstr("'gain'")));
   tensor->mutable_external_data(0)->set_value("../weights.bin");
-  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("outside")));
+  EXPECT_THAT(Fails({5}), FailsWith(StatusCode::kBadData, HasSubstr("outside")));
 }
 
 // Every beginning of a file is refused or is a model; none ends the process.
