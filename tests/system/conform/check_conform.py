@@ -148,8 +148,8 @@ class Conform(unittest.TestCase):
 
     def test_json_goes_to_a_file_beside_the_text(self):
         with tempfile.NamedTemporaryFile("r") as file:
-            self.assertIn("must 8/8, should 2/2 passed", conform(f"{library('dataset')} --json {file.name}", 0).stdout)
-            self.assertEqual(json.load(file)["must"], {"ran": 8, "failed": 0})
+            self.assertIn("must 9/9, should 2/2 passed", conform(f"{library('dataset')} --json {file.name}", 0).stdout)
+            self.assertEqual(json.load(file)["must"], {"ran": 9, "failed": 0})
         conform(library("dataset") + " --json /dev/full", 203)
 
     def test_nothing_that_ran_is_a_failure(self):
