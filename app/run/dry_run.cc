@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "app/config/learning_rate.h"

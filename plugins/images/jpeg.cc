@@ -5,6 +5,8 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include <span>
+
 #include "decode.h"
 
 namespace engine::images {

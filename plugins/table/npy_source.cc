@@ -1,8 +1,12 @@
 // Arrays of NumPy as rows of numbers.
 #include <array>
 #include <cinttypes>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "data_kit/npy.h"
 #include "source.h"
