@@ -65,8 +65,10 @@ foreach(direction up down)
   set_tests_properties(cuda_ops_emulated_all_${direction} PROPERTIES LABELS exhaustive)
 endforeach()
 foreach(precision float32 bf16)
+  string(REPLACE bf16 bfloat16 type ${precision})
+  engine_op_inputs(${type} inputs)
   add_test(NAME conform_cuda_ops_emulated_${precision} COMMAND engine_conform $<TARGET_FILE:engine_cuda_ops_emulated>
-    --set tune=off --set precision=${precision})
+    --set tune=off --set precision=${precision} ${inputs})
   set_tests_properties(conform_cuda_ops_emulated_${precision} PROPERTIES LABELS emulated TIMEOUT 600
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR}")
 endforeach()
