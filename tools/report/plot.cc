@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 namespace engine::report {
 namespace {
@@ -30,8 +31,8 @@ std::vector<std::pair<double, double>> Thinned(
   for (size_t begin = 0; begin < points.size(); begin += stride) {
     const double before = kept.empty() ? points[begin].second : kept.back().second;
     kept.push_back(*std::max_element(
-        points.begin() + static_cast<ptrdiff_t>(begin),
-        points.begin() + static_cast<ptrdiff_t>(std::min(begin + stride, points.size())),
+        points.begin() + static_cast<std::ptrdiff_t>(begin),
+        points.begin() + static_cast<std::ptrdiff_t>(std::min(begin + stride, points.size())),
         [&](const auto& a, const auto& b) {
           return std::fabs(a.second - before) < std::fabs(b.second - before);
         }));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -52,7 +53,7 @@ double Median(const Series& series) {
   std::vector<double> values;
   for (const auto& [step, value] : series) values.push_back(value);
   if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
