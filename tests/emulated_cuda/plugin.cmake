@@ -69,7 +69,7 @@ foreach(precision float32 bf16)
   engine_op_inputs(${type} inputs)
   add_test(NAME conform_cuda_ops_emulated_${precision} COMMAND engine_conform $<TARGET_FILE:engine_cuda_ops_emulated>
     --set tune=off --set precision=${precision} ${inputs})
-  set_tests_properties(conform_cuda_ops_emulated_${precision} PROPERTIES LABELS emulated TIMEOUT 600
+  set_tests_properties(conform_cuda_ops_emulated_${precision} PROPERTIES LABELS emulated TIMEOUT 1200
     ENVIRONMENT "LD_LIBRARY_PATH=${EMULATED_CUDA_LIBRARY_DIR}")
 endforeach()
 # In bfloat16 the layers of gpt are products alone: GELU, its gradient and those of biases are in their epilogues. So they
