@@ -139,9 +139,13 @@ Status CheckAllowed(const std::map<std::string, std::string>& problems,
                          "train.init_allow_missing: '%s' fits no parameter of the model",
                          pattern.c_str());
   }
-  for (const auto& [name, problem] : problems) {
-    const auto fits = [&name](const std::regex& pattern) { return regex_match(name, pattern); };
-    if (std::ranges::none_of(allowed, fits)) refused.push_back(name + " " + problem);
+  for (const auto& problem : problems) {
+    const auto fits = [&](const std::regex& pattern) {
+      return regex_match(problem.first, pattern);
+    };
+    if (std::ranges::none_of(allowed, fits)) {
+      refused.push_back(problem.first + " " + problem.second);
+    }
   }
   if (refused.empty()) return {};
   return Status::Error(

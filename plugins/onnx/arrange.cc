@@ -199,6 +199,22 @@ std::vector<std::vector<const Column*>> JoinColumns(const std::vector<const Colu
   return joined;
 }
 
+// Keeps one of the `samples` in dimension `at`, if all are equal.
+void KeepOne(int64_t samples, int at, Tensor* tensor) {
+  const int64_t inner = Count({tensor->dims.begin() + at + 1, tensor->dims.end()});
+  const int64_t outer = Count({tensor->dims.begin(), tensor->dims.begin() + at});
+  std::vector<double> once;
+  for (int64_t i = 0; i < outer; ++i) {
+    const auto first = tensor->values.begin() + i * samples * inner;
+    for (int64_t j = 1; j < samples; ++j) {
+      if (!std::equal(first, first + inner, first + j * inner)) return;
+    }
+    once.insert(once.end(), first, first + inner);
+  }
+  tensor->values = std::move(once);
+  tensor->dims[at] = 1;
+}
+
 // A constant that was expanded to the batch says the same for each sample: it is needed once.
 void DropCopies(int64_t samples, std::vector<Value>* values) {
   for (Value& value : *values) {
@@ -208,24 +224,10 @@ void DropCopies(int64_t samples, std::vector<Value>* values) {
       for (int from_end = 1; from_end <= other.layout.rank(); ++from_end) {
         const std::vector<int>& dim = other.layout.dims[other.layout.rank() - from_end];
         const int at = static_cast<int>(tensor.dims.size()) - from_end;
-        if (dim.size() != 1 || !other.layout.IsSamples(dim[0]) || at < 0 ||
-            tensor.dims[at] != samples || samples == 1) {
-          continue;
+        if (dim.size() == 1 && other.layout.IsSamples(dim[0]) && at >= 0 && samples != 1 &&
+            tensor.dims[at] == samples) {
+          KeepOne(samples, at, &tensor);
         }
-        const int64_t inner = Count({tensor.dims.begin() + at + 1, tensor.dims.end()});
-        const int64_t outer = Count({tensor.dims.begin(), tensor.dims.begin() + at});
-        std::vector<double> once;
-        bool equal = true;
-        for (int64_t i = 0; i < outer; ++i) {
-          const auto first = tensor.values.begin() + i * samples * inner;
-          for (int64_t j = 1; j < samples; ++j) {
-            equal = equal && std::equal(first, first + inner, first + j * inner);
-          }
-          once.insert(once.end(), first, first + inner);
-        }
-        if (!equal) continue;
-        tensor.values = std::move(once);
-        tensor.dims[at] = 1;
       }
     }
     value.layout = Layout::RowMajor(tensor.dims, false, samples);
