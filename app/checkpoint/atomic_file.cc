@@ -54,6 +54,12 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
     return Status::Error(StatusCode::kStorage, "cannot write '%s': it is not the name of a file",
                          path.c_str());
   }
+  // Renamed over a device or a pipe, the file would take its place.
+  std::error_code ignored;
+  if (fs::is_other(fs::status(target, ignored))) {
+    return Status::Error(StatusCode::kStorage,
+                         "cannot write '%s': it is a device or a pipe; name a file", path.c_str());
+  }
   const std::string folder = target.has_parent_path() ? target.parent_path().native() : ".";
   const std::string prefix = "." + name + ".tmp.";
   RemoveAbandoned(folder, prefix);

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -353,6 +355,13 @@ static void RaiseDescriptorLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // else it stays as it was
 }
 
+// `code`, unless what was printed is lost: not to a reader that has left.
+static int CheckOutput(int code) {
+  if (code != 0 || std::fflush(stdout) == 0 || errno == EPIPE) return code;
+  return engine::command::ReportError(engine::Status::Error(
+      engine::StatusCode::kStorage, "cannot write to standard output: %s", strerror(errno)));
+}
+
 int main(int argc, char** argv) {
   OpenStandardStreams();
   engine::launch::MakeErrorsNonBlocking();
@@ -363,5 +372,5 @@ int main(int argc, char** argv) {
     if (!ready.ok()) return engine::command::ReportError(ready);
   }
   const engine::command::Environment environment = engine::cli::ReadEnvironment();
-  return engine::cli::CommandLine(environment).Run(argc, argv);
+  return CheckOutput(engine::cli::CommandLine(environment).Run(argc, argv));
 }

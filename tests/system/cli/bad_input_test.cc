@@ -1,5 +1,9 @@
 // What a user can get wrong: one sentence, the exit code of the contract, and no file overwritten.
 
+#include <sys/wait.h>
+
+#include <cstdlib>
+
 #include "tests/system/cli/cli_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
@@ -238,6 +242,14 @@ TEST_F(BadCheckpoint, MissingText) {
   std::filesystem::remove(folder_ / "text.txt");
   ExpectRefused({{"eval model.safetensors", 66, HasSubstr("text.txt")}});
   Output(Run("sample model.safetensors --bytes 1"));
+}
+
+TEST_F(BadInput, OutputThatIsLostIsAnError) {
+  const std::string command = "cd '" + folder_.path().native() +
+                              "' && " ENGINE_TEST_BINARY
+                              " config print run.pbtxt >/dev/full 2>lost.txt";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 203);
+  EXPECT_EQ(Read("lost.txt"), "engine: cannot write to standard output: No space left on device\n");
 }
 
 }  // namespace

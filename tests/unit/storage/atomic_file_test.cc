@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <thread>
@@ -107,6 +108,14 @@ TEST_F(AtomicFileTest, AFolderInTheWayStaysAndNothingElseIsLeft) {
 }
 
 // A limit on the size of files stands for a full disk: write() stops in the middle, then fails.
+TEST_F(AtomicFileTest, ADeviceOrAPipeIsNotReplaced) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(WriteText(path_, "x"),
+              FailsWith(StatusCode::kStorage, HasSubstr("a device or a pipe")));
+  EXPECT_TRUE(std::filesystem::is_fifo(path_));
+  EXPECT_EQ(Files(), 1);
+}
+
 TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFile) {
   folder_.Write("model", "old");
   struct rlimit saved {};
