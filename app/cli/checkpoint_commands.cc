@@ -99,6 +99,13 @@ CheckpointFlags Alone(CheckpointFlags flags) {
   return flags;
 }
 
+// Samples as they are, in their order.
+CheckpointFlags AsTheyAre(CheckpointFlags flags) {
+  flags.overrides.insert(flags.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
+                                                 "data.augment.crop_padding=0"});
+  return flags;
+}
+
 Json ToJson(const std::string& file, const CheckpointFlags& flags, int64_t step,
             const run::Evaluation& done, const std::vector<std::string>& names) {
   Json all = {{"checkpoint", file},
@@ -258,16 +265,12 @@ int SampleCommand(const CheckpointFlags& given, const command::Environment& envi
 }
 
 int EvalCommand(const CheckpointFlags& flags, const command::Environment& environment) {
-  return WithCheckpoint(flags, environment, EvaluateRank);
+  return WithCheckpoint(AsTheyAre(flags), environment, EvaluateRank);
 }
 
 int PredictCommand(const CheckpointFlags& given, const command::Environment& environment) {
-  CheckpointFlags alone = Alone(given);
-  // Samples as they are, in their order.
-  alone.overrides.insert(alone.overrides.end(), {"data.shuffle=false", "data.augment.flip=false",
-                                                 "data.augment.crop_padding=0"});
   return WithCheckpoint(
-      alone, environment,
+      AsTheyAre(Alone(given)), environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
          const config::Config& config, base::RankContext& rank) -> Status {
         const train::TrainOptions& train = config.run().train;

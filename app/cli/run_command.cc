@@ -106,7 +106,7 @@ Result<config::Config> LoadRunConfig(const command::Environment& environment, co
 }
 
 // Makes the folders of what the run writes. It replaces no checkpoint but its own, unless it is told to.
-Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags) {
+Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags, bool goes_on) {
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.checkpoint", output.checkpoint, true));
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.metrics", output.metrics, false));
   ENGINE_RETURN_IF_ERROR(PrepareOutput("output.trace", output.trace, true));
@@ -118,7 +118,7 @@ Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags
   ENGINE_RETURN_IF_ERROR(checkpoint::CheckCanKeep(output.checkpoint, output.keep_checkpoints));
   if (flags.force) return {};
   // A run that goes on has written its best checkpoint itself.
-  if (flags.resume.empty()) {
+  if (!goes_on) {
     ENGINE_RETURN_IF_ERROR(
         checkpoint::CheckMayReplace("output.best_checkpoint", output.best_checkpoint, 1, ""));
   }
@@ -188,6 +188,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   const bool joins = plan->mode == launch::LaunchPlan::Mode::kJoin;
   const bool speaks = !joins || plan->info.rank == 0;
   const auto notice = Notices(speaks);
+  const bool goes_on = !flags.resume.empty();  // with "auto" also where nothing is there yet
   const auto config = LoadRunConfig(environment, plan->info, notice, &flags);
   if (!config.ok()) return command::ReportError(config.status());
   const config::OutputOptions& output = config->output();
@@ -197,7 +198,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
            " does not count; give --set " + key + "=FILE to write one");
   }
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
-  const Status prepared = PrepareOutputs(output, flags);
+  const Status prepared = PrepareOutputs(output, flags, goes_on);
   if (!prepared.ok()) return command::ReportError(prepared);
   run::MetricsSinks sinks;
   const Status opened = speaks ? OpenSinks(output, !flags.resume.empty(), &sinks) : Status();

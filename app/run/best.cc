@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -33,16 +34,24 @@ Result<train::Judgement> Best::Judge() {
     names.push_back(name);
     if (name != metric) continue;
     const double gain = value_ ? (rises ? value - *value_ : *value_ - value) : 0;
-    const bool better = !value_ || gain > options_.min_delta;
+    const bool better = std::isfinite(value) && (!value_ || gain > options_.min_delta);
     misses_ = better ? 0 : misses_ + 1;
     if (better) value_ = value;
     if (better) step_ = last_.step;
-    return train::Judgement{.keep = better,
-                            .end = options_.patience > 0 && misses_ >= options_.patience};
+    return train::Judgement{.keep = better, .end = IsOver()};
+  }
+  // It was there before: not every evaluation can give it (an area of one class alone).
+  if (value_) {
+    ++misses_;
+    return train::Judgement{.keep = false, .end = IsOver()};
   }
   return Status::Error(StatusCode::kConfig,
                        "train.early_stopping.metric: the evaluations give no '%s'; they give %s",
                        metric.c_str(), plugins::Join(names).c_str());
+}
+
+bool Best::IsOver() const {
+  return options_.patience > 0 && misses_ >= options_.patience;
 }
 
 std::string Best::Describe() const {

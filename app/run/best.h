@@ -28,7 +28,7 @@ class Best final : public RunObserver {
 
   // Of the last evaluation. kConfig when it has no such figure, with those that it has.
   Result<train::Judgement> Judge();
-  // "the loss of the held-out data was best, 0.25, after step 400, and not so in 3 evaluations since"
+  // "stopped early: the held-out loss was best, 0.25, after step 400, and no better in 3 ..."
   std::string Describe() const;
 
   // For checkpoints, so that a run that goes on knows it: "VALUE STEP MISSES", or empty.
@@ -36,6 +36,8 @@ class Best final : public RunObserver {
   void Load(const std::string& text);
 
  private:
+  bool IsOver() const;
+
   const config::BestOptions options_;
   RunObserver& observer_;
   train::EvaluationReport last_;

@@ -37,7 +37,9 @@ constexpr int64_t kTop = 5;
 double Auc(std::span<const float> places) {
   std::vector<size_t> order;
   for (size_t i = 0; i + 2 < places.size(); i += 3) {
-    if (places[i + 2] > 0) order.push_back(i);
+    if (places[i + 2] <= 0) continue;
+    if (std::isnan(places[i])) return NAN;  // has no place in an order
+    order.push_back(i);
   }
   std::ranges::sort(order, {}, [&](size_t i) { return places[i]; });
   double below = 0, positive = 0, area = 0;

@@ -87,12 +87,15 @@ Status EventFile::WriteRecord(const std::string& bytes) {
 
 Status EventFile::Write(const train::StepReport& report) {
   const double seconds = std::max(report.seconds, 1e-9);
-  return WriteRecord(Serialized(
-      report.step, {{"loss", report.loss},
-                    {"accuracy", report.accuracy},
-                    {"learning_rate", report.learning_rate},
-                    {"samples_per_second", static_cast<double>(report.samples) / seconds},
-                    {"communication_share", report.communication_seconds.value_or(0) / seconds}}));
+  std::vector<train::Metric> scalars = {
+      {"loss", report.loss},
+      {"accuracy", report.accuracy},
+      {"learning_rate", report.learning_rate},
+      {"samples_per_second", static_cast<double>(report.samples) / seconds}};
+  if (report.communication_seconds) {
+    scalars.push_back({"communication_share", *report.communication_seconds / seconds});
+  }
+  return WriteRecord(Serialized(report.step, scalars));
 }
 
 Status EventFile::Write(const train::EvaluationReport& report) {

@@ -249,7 +249,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {
     parts.judge = [&, best]() -> Result<train::Judgement> {
-      ENGINE_ASSIGN_OR_RETURN(const train::Judgement judgement, best->Judge());
+      ENGINE_ASSIGN_OR_RETURN(train::Judgement judgement, best->Judge());
+      // States are collected for a file alone.
+      judgement.keep = judgement.keep && !output.best_checkpoint.empty();
       if (judgement.end) rank.Log(LogLevel::kInfo, best->Describe());
       return judgement;
     };

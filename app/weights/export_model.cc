@@ -174,7 +174,10 @@ Result<std::vector<std::string>> ExportOnnx(const std::string& path, const Train
     last->set_name("output/" + output.name);
     last->add_output(output.name);
   }
-  const std::string text = onnx.model.SerializeAsString();
+  std::string text;
+  if (!onnx.model.SerializeToString(&text)) {
+    return Status::Error(StatusCode::kConfig, "an ONNX model has at most 2 GiB: this one has more");
+  }
   ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path));
   ENGINE_RETURN_IF_ERROR(file->Write(text.data(), text.size()));
   ENGINE_RETURN_IF_ERROR(file->Commit());

@@ -10,10 +10,10 @@
 #include <atomic>
 #include <cinttypes>
 #include <cmath>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -209,7 +209,7 @@ class Images final : public kit::ReadDataset {
       for (int64_t i = 1; i < std::min(threads_, count); ++i) {
         helpers.push_back(kit::StartThread("images", work));
       }
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // No more threads are to be had: those that there are do the work.
     }
     work();

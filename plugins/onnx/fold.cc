@@ -145,11 +145,15 @@ Result<Tensor> FoldTranspose(const Node& node, Inputs inputs) {
     for (size_t i = x.dims.size(); i > 0; --i) order.push_back(static_cast<int64_t>(i) - 1);
   }
   if (order.size() != x.dims.size()) return Misfit(node);
+  Dims sorted = order;
+  std::ranges::sort(sorted);
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] != static_cast<int64_t>(i)) return Misfit(node);
+  }
   Positions positions = Positions::Of(x, x.dims);
   Dims shape;
   Dims strides;
   for (const int64_t dim : order) {
-    if (dim < 0 || dim >= static_cast<int64_t>(x.dims.size())) return Misfit(node);
     shape.push_back(x.dims[dim]);
     strides.push_back(positions.strides[dim]);
   }
@@ -446,6 +450,15 @@ bool CanFold(const std::string& type) {
 
 Result<std::vector<Tensor>> Fold(const Node& node, Inputs inputs) {
   if (inputs.empty() || inputs[0] == nullptr) return Misfit(node);
+  // These read each of their inputs.
+  static const std::map<std::string, size_t> kCounts = {
+      {"Concat", 1}, {"Expand", 2}, {"Gather", 2},   {"MatMul", 2},
+      {"Tile", 2},   {"Where", 3},  {"ScatterND", 3}};
+  const auto count = kCounts.find(node.type());
+  if (count != kCounts.end() &&
+      (inputs.size() < count->second || std::ranges::find(inputs, nullptr) != inputs.end())) {
+    return Misfit(node);
+  }
   if (node.type() == "Split") return FoldSplit(node, inputs);
   Result<Tensor> folded = [&]() -> Result<Tensor> {
     if (const auto known = Unaries().find(node.type()); known != Unaries().end()) {

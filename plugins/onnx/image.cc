@@ -57,9 +57,13 @@ Dims RowsAndColumns(const Plane& plane, Dims list, int64_t otherwise) {
 }
 
 // Top, left, bottom, right: as given, or as `auto_pad` says for this window.
-Dims Padding(const Node& node, const Plane& plane, const Shape& input, const Dims& kernel,
-             const Dims& stride, const Dims& dilation) {
+Result<Dims> Padding(const Node& node, const Plane& plane, const Shape& input, const Dims& kernel,
+                     const Dims& stride, const Dims& dilation) {
   Dims pads = node.Ints("pads", Dims(plane.is_line ? 2 : 4, 0));
+  if (pads.size() != (plane.is_line ? 2u : 4u) || kernel.size() != 2 || stride.size() != 2 ||
+      dilation.size() != 2 || std::ranges::min(stride) < 1) {
+    return node.Error(StatusCode::kBadData, "has lists of a wrong length, or a stride below 1");
+  }
   if (plane.is_line) pads = {0, pads[0], 0, pads[1]};
   const std::string automatic = node.Text("auto_pad", "NOTSET");
   if (!automatic.starts_with("SAME")) return pads;
@@ -90,8 +94,8 @@ Status LowerConv(Lowering& lowering, const Node& node) {
   const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
   const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
   const Dims more = RowsAndColumns(plane, node.Ints("output_padding"), 0);
-  const Dims padding =
-      Padding(node, plane, lowering.Spec(plane.input).shape, kernel, stride, dilation);
+  ENGINE_ASSIGN_OR_RETURN(const Dims padding, Padding(node, plane, lowering.Spec(plane.input).shape,
+                                                      kernel, stride, dilation));
   const int64_t groups = node.Int("group", 1);
   const int64_t channels = transposed ? shape[1] * groups : shape[0];
   const int64_t inputs = transposed ? shape[0] : shape[1] * groups;
@@ -101,8 +105,10 @@ Status LowerConv(Lowering& lowering, const Node& node) {
                       "exported for other data",
                       static_cast<long long>(inputs), static_cast<long long>(x.Shape()[1]));
   }
-  if (transposed && !node.Ints("output_shape").empty()) {
-    return node.Error(StatusCode::kUnsupported, "names its output_shape; export pads instead");
+  if (transposed &&
+      (!node.Ints("output_shape").empty() || node.Text("auto_pad", "NOTSET").starts_with("SAME"))) {
+    return node.Error(StatusCode::kUnsupported,
+                      "has an output_shape or auto_pad; export pads instead");
   }
   Attributes attributes = {kit::Int("channels", channels),      IntsAttribute("kernel", kernel),
                            IntsAttribute("stride", stride),     IntsAttribute("padding", padding),
@@ -130,8 +136,8 @@ Status LowerPool(Lowering& lowering, const Node& node) {
   const Dims kernel = RowsAndColumns(plane, node.Ints("kernel_shape"), 1);
   const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
   const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
-  const Dims padding =
-      Padding(node, plane, lowering.Spec(plane.input).shape, kernel, stride, dilation);
+  ENGINE_ASSIGN_OR_RETURN(const Dims padding, Padding(node, plane, lowering.Spec(plane.input).shape,
+                                                      kernel, stride, dilation));
   Attributes attributes = {IntsAttribute("kernel", kernel), IntsAttribute("stride", stride),
                            IntsAttribute("padding", padding),
                            kit::Bool("ceil", node.Int("ceil_mode", 0) != 0)};

@@ -1,5 +1,6 @@
 // onnx: a model from a file, as torch.onnx.export writes it, with the weights that are in it.
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
 #include <set>
@@ -28,7 +29,17 @@ class Onnx final : public ModelBase, public InitialValuesBase {
         sync_batch_norm_(options.Bool("sync_batch_norm")),
         criterion_(options) {}
 
+  // What a damaged file makes the standard library throw ends here.
   Status Build(ModelBuilder& builder) const noexcept override {
+    try {
+      return LowerAll(builder);
+    } catch (const std::exception& error) {
+      return Status::Error(StatusCode::kBadData, "the file is damaged, or too large: %s",
+                           error.what());
+    }
+  }
+
+  Status LowerAll(ModelBuilder& builder) const {
     ENGINE_ASSIGN_OR_RETURN(const int64_t samples, Batch());
     Lowering lowering(builder, *file_, graph_, samples, sync_batch_norm_);
     ENGINE_RETURN_IF_ERROR(SetInputs(lowering, builder));
