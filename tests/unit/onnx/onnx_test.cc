@@ -336,6 +336,19 @@ TEST_F(OnnxTest, ACycleIsBadData) {
                                     AllOf(HasSubstr("node 'a' (Add)"), HasSubstr("reads 'b'"))));
 }
 
+TEST_F(OnnxTest, AnOrderThatNamesADimensionTwiceIsRefused) {
+  file_.Input("x", {0, 3}).Output("y").Floats("a", {2, 3}, {1, 2, 3, 4, 5, 6});
+  file_.Node("Transpose", "t", {"a"}).List("perm", {0, 0});
+  file_.Node("Mul", "y", {"x", "t"});
+  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("node 't' (Transpose)")));
+}
+
+TEST_F(OnnxTest, PaddingOfAWrongLengthIsRefused) {
+  file_.Input("x", {0, 1, 4, 4}).Output("y");
+  file_.Node("MaxPool", "y", {"x"}).List("kernel_shape", {2, 2}).List("pads", {0, 1});
+  EXPECT_THAT(Fails({1, 4, 4}), FailsWith(StatusCode::kBadData, HasSubstr("node 'y' (MaxPool)")));
+}
+
 TEST_F(OnnxTest, AnUnknownOpsetIsRefused) {
   file_.Input("x", {0, 3}).Output("y").Node("Relu", "y", {"x"});
   file_.model().mutable_opset_import(0)->set_version(9);

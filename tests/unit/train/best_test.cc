@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ TEST(Best, ASmallGainIsNone) {
   Best best({.patience = 2, .min_delta = 0.25}, nobody);
   EXPECT_EQ(Judged(best, {3, 2.875, 2.5, 2.25, 2.125}), "k-k-k")
       << "against the best, not the last";
+}
+
+TEST(Best, WhatIsNoNumberIsNeverTheBest) {
+  Nobody nobody;
+  Best best({.patience = 3}, nobody);
+  EXPECT_EQ(Judged(best, {NAN, 3, NAN, 2}), "-k-k");
 }
 
 TEST(Best, ARunThatGoesOnKnowsIt) {
