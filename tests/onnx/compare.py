@@ -33,7 +33,7 @@ STEPS = 20
 CASES = {
     "resnet18": (64, 8, 3e-5),
     "mobilenet_v2": (64, 8, 3e-5),
-    "vgg11_bn": (224, 4, 3e-5),
+    "vgg11_bn": (224, 2, 3e-5),
     "squeezenet1_1": (64, 8, 1e-3),
     "alexnet": (224, 4, 1e-3),
     "googlenet": (64, 8, 3e-5),
