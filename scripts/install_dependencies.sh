@@ -6,7 +6,7 @@
 set -euo pipefail
 
 packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
-          libboost1.81-dev libcli11-dev libdnnl-dev libfmt-dev libgloo-dev libjpeg62-turbo-dev libonnx-dev libpng-dev
+          libboost1.81-dev libcli11-dev libdnnl-dev libfmt-dev libgloo-dev libhwloc-dev libjpeg62-turbo-dev libonnx-dev libpng-dev
           libprotobuf-dev libsentencepiece-dev libsodium-dev libspdlog-dev libxxhash-dev libzmq3-dev nlohmann-json3-dev
           protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then

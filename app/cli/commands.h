@@ -18,6 +18,7 @@ struct RunFlags {
   std::string resume;
   bool dry_run = false;           // --dry-run
   bool force = false;             // --force: replace a checkpoint of another run
+  std::string bind = "none";      // --bind
   std::string progress = "auto";  // --progress
   bool quiet = false;
   bool verbose = false;

@@ -139,6 +139,9 @@ class CommandLine {
     run->add_flag("--dry-run", run_.dry_run,
                   "Show layers, memory, schedule and shares of data, and write nothing");
     run->add_flag("--force", run_.force, "Replace the checkpoint of another run");
+    run->add_option("--bind", run_.bind,
+                    "Bind each rank to its share of this host's cores, or to a NUMA node")
+        ->check(CLI::IsMember({"none", "core", "numa"}));
     run->add_option("--progress", run_.progress,
                     "Steps as a live line, as plain lines, or not at all; auto: live on a terminal")
         ->check(CLI::IsMember({"auto", "plain", "live", "none"}));

@@ -15,6 +15,7 @@
 #include "app/checkpoint/retention.h"
 #include "app/cli/commands.h"
 #include "app/cli/progress.h"
+#include "app/launch/bind.h"
 #include "app/launch/log.h"
 #include "app/run/dry_run.h"
 #include "app/run/event_file.h"
@@ -158,6 +159,15 @@ Status TrainRank(const config::Config& config, const RunFlags& flags, Progress::
   return run::RunTraining(config, rank, progress, *trainer);
 }
 
+// Before any plugin is there, which counts the processors that it may use.
+Status Bind(const std::string& to, base::RankContext& rank, bool joined) {
+  if (to == "none") return {};
+  const auto binding = to == "core" ? launch::Binding::kCore : launch::Binding::kNuma;
+  ENGINE_ASSIGN_OR_RETURN(const std::string done, launch::BindRank(binding, rank.info, joined));
+  rank.Log(LogLevel::kInfo, done);
+  return {};
+}
+
 // What happens to a run that goes on is told as lines of the command, by one process of the run.
 std::function<void(const std::string&)> Notices(bool speaks = true) {
   return [speaks, lines = std::make_shared<launch::ErrorLines>()](const std::string& sentence) {
@@ -214,6 +224,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
         if (member.info.is_server == 0) {
+          ENGINE_RETURN_IF_ERROR(Bind(flags.bind, member, joins));
           return TrainRank(*config, flags, style, sinks, member);
         }
         return run::ServeParameters(*config, member);

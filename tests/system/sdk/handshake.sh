@@ -58,7 +58,7 @@ try() {
     failed=1
     return
   fi
-  "$engine" run --plugin-path "$folder" --plugins "$plugin" -n 1 --launcher none -q --set train.steps=2 \
+  "$engine" run --plugin-path "$folder" --plugins "$plugin" -n 1 --launcher none -q --set train.steps=2 --set output.checkpoint= \
     >"$folder/log" 2>&1 || code=$?
   if [ "$expected" = loads ]; then
     [ $code -eq 0 ] && echo "$name: loads" && return
