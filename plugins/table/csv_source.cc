@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "columns.h"
 #include "data_kit/csv.h"
 #include "source.h"
 
@@ -27,9 +26,6 @@ constexpr size_t kMostCategories = 65536;
 // As pandas writes and reads what is not there; more words would take text for missing.
 bool IsMissing(std::string_view field) {
   static constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  const size_t begin = field.find_first_not_of(' ');
-  if (begin == field.npos) return true;
-  field = field.substr(begin, field.find_last_not_of(' ') - begin + 1);
   return std::ranges::find(kWords, field) != std::end(kWords);
 }
 
@@ -75,7 +71,12 @@ class CsvSource final : public Source {
                            file_.path().c_str());
     }
     std::vector<Column> own(fields_);
-    for (size_t i = 0; i < fields_ && first_ == 1; ++i) own[i].name = record.fields()[i];
+    for (size_t i = 0; i < fields_ && first_ == 1; ++i) {
+      own[i].name = record.fields()[i];
+      if (std::ranges::find(own, own[i].name, &Column::name) - own.begin() < std::ptrdiff_t(i)) {
+        return file_.BadField(0, i, own[i].name, "an earlier column has the same name");
+      }
+    }
     columns_ = like == nullptr ? own : like->columns();
     for (size_t i = 0; i < columns_.size(); ++i) {
       const auto found = std::ranges::find(own, columns_[i].name, &Column::name);
@@ -91,16 +92,17 @@ class CsvSource final : public Source {
   }
 
   // Which columns are categorical, and their categories. Two passes, since a column may look like
-  // numbers for a million rows: the first finds out which have something else, the second what.
+  // text for a million rows: the first finds out which have numbers, the second the categories.
   Status Learn(const std::vector<size_t>& categorical) {
-    std::vector<bool> is_categorical(fields_);
-    for (const size_t column : categorical) is_categorical[column] = true;
+    std::vector<bool> is_categorical(fields_), has_number(fields_);
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
       if (IsMissing(field)) return;
       const std::optional<double> number = data_kit::ParseNumber(field);
-      if (!number) is_categorical[column] = true;
+      (number ? has_number : is_categorical)[column] = true;
       if (!number || *number != std::floor(*number)) columns_[column].is_whole = false;
     }));
+    for (size_t i = 0; i < fields_; ++i) is_categorical[i] = is_categorical[i] && !has_number[i];
+    for (const size_t column : categorical) is_categorical[column] = true;
     std::vector<std::set<std::string>> found(fields_);
     ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
       if (!is_categorical[column] || IsMissing(field)) return;
@@ -148,7 +150,10 @@ class CsvSource final : public Source {
     }
     if (const std::optional<double> number = data_kit::ParseNumber(field)) return *number;
     if (IsMissing(field)) return kMissing;
-    return Bad(row, column, std::string(field.substr(0, 60)).append(": this is no number"));
+    return Bad(row, column,
+               std::string(field.substr(0, 60))
+                   .append(": this is no number, as others of its column are; if they are "
+                           "categories, name it in data.table.categorical"));
   }
 
   // Constant after Open.

@@ -12,56 +12,49 @@ namespace {
 
 using data_kit::ElementType;
 
-constexpr int64_t kHeaderBytes = 256 * 4;
-constexpr int32_t kMagicOfExamples = 20240522;  // HellaSwag and the like
+constexpr size_t kHeaderBytes = 256 * 4;
 
-struct Kind {
+constexpr struct Kind {
   int32_t magic, version;
-  uint8_t token_bytes;
-};
-constexpr Kind kKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+  uint8_t token_bytes;  // 0: multiple-choice examples, as of HellaSwag
+} kKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}, {20240522, 1, 0}};
 
-Result<Kind> FindKind(const std::string& path, int32_t magic, int32_t version) {
-  if (magic == kMagicOfExamples) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: multiple-choice examples of llm.c (magic %d), not tokens to train on",
-                         path.c_str(), magic);
+// Null: not of llm.c.
+const Kind* FindKind(std::span<const uint8_t> file) {
+  int64_t magic = 0;
+  if (file.size() >= 4) {
+    data_kit::ReadElements({ElementType::Kind::kSigned, 4}, file.data(), 1, &magic);
   }
-  for (const Kind& kind : kKinds) {
-    if (magic != kind.magic) continue;
-    if (version == kind.version) return kind;
-    return Status::Error(
-        StatusCode::kBadData,
-        "%s: version %d of the token files of llm.c with magic %d; only version %d "
-        "is read",
-        path.c_str(), version, magic, kind.version);
-  }
-  return Status::Error(StatusCode::kBadData,
-                       "%s: neither a token file of llm.c nor a .npy: it begins with %d instead of "
-                       "%d; if it is tokens alone, as nanoGPT's, set data.tokens.format to "
-                       "\"uint16\" or \"uint32\"",
-                       path.c_str(), magic, kKinds[0].magic);
+  const auto* const found = std::ranges::find(kKinds, magic, &Kind::magic);
+  return found == std::end(kKinds) ? nullptr : found;
 }
 
 // The number of tokens comes from the file: it is believed only when exactly so many bytes follow.
-Result<uint8_t> CheckHeader(const std::string& path, std::span<const uint8_t> file) {
-  const auto size_bytes = static_cast<int64_t>(file.size());
-  if (size_bytes < kHeaderBytes) {
+Status CheckHeader(const std::string& path, std::span<const uint8_t> file, const Kind& kind) {
+  if (kind.token_bytes == 0) {
     return Status::Error(StatusCode::kBadData,
-                         "%s: %" PRId64
-                         " bytes are too few for a token file of llm.c, whose header has %" PRId64,
-                         path.c_str(), size_bytes, kHeaderBytes);
+                         "%s: multiple-choice examples of llm.c, not tokens to train on",
+                         path.c_str());
+  }
+  if (file.size() < kHeaderBytes) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: %zu bytes are too few for a token file of llm.c; is it cut short?",
+                         path.c_str(), file.size());
   }
   int64_t header[3];
   data_kit::ReadElements({ElementType::Kind::kSigned, 4}, file.data(), 3, header);
-  ENGINE_ASSIGN_OR_RETURN(const Kind kind, FindKind(path, static_cast<int32_t>(header[0]),
-                                                    static_cast<int32_t>(header[1])));
-  const int64_t count = header[2];
-  if (count >= 0 && size_bytes == kHeaderBytes + count * kind.token_bytes) return kind.token_bytes;
+  if (header[1] != kind.version) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: version %" PRId64
+                         " of the token files of llm.c with magic %d; only version %d is read",
+                         path.c_str(), header[1], kind.magic, kind.version);
+  }
+  const auto there = static_cast<int64_t>(file.size() - kHeaderBytes);
+  if (there == header[2] * kind.token_bytes) return {};
   return Status::Error(StatusCode::kBadData,
                        "%s: the header announces %" PRId64 " tokens, and %" PRId64
                        " bytes follow it; is the file cut short?",
-                       path.c_str(), count, size_bytes - kHeaderBytes);
+                       path.c_str(), header[2], there);
 }
 
 }  // namespace
@@ -73,6 +66,13 @@ Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
   TokenFile file;
   file.path_ = path;
   file.memory_ = kept;
+  const Kind* const kind = FindKind(bytes);
+  if (format != Format::kGuess && (kind != nullptr || data_kit::IsNpy(bytes))) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: a token file of llm.c or a .npy, not tokens alone: leave "
+                         "data.tokens.format at \"guess\"",
+                         path.c_str());
+  }
   if (format != Format::kGuess) {
     file.type_.size_bytes = format == Format::kUint16 ? 2 : 4;
     if (bytes.size() % file.type_.size_bytes != 0) {
@@ -81,15 +81,23 @@ Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
     }
     file.tokens_ = bytes;
   } else if (data_kit::IsNpy(bytes)) {
-    ENGINE_ASSIGN_OR_RETURN(const data_kit::NpyArray array, data_kit::ParseNpy(path, bytes, kept));
+    ENGINE_ASSIGN_OR_RETURN(const data_kit::NumberArray array,
+                            data_kit::ParseNpy(path, bytes, kept));
     if (!array.type.is_integer()) {
       return Status::Error(StatusCode::kBadData, "%s: floats are no tokens", path.c_str());
     }
     file.type_ = array.type;
     file.tokens_ = array.elements;
-  } else {
-    ENGINE_ASSIGN_OR_RETURN(file.type_.size_bytes, CheckHeader(path, bytes));
+  } else if (kind != nullptr) {
+    ENGINE_RETURN_IF_ERROR(CheckHeader(path, bytes, *kind));
+    file.type_.size_bytes = kind->token_bytes;
     file.tokens_ = bytes.subspan(kHeaderBytes);
+  } else {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: neither a token file of llm.c, which begins with %d or %d, nor a "
+                         ".npy; if it is tokens alone, as nanoGPT's, set data.tokens.format to "
+                         "\"uint16\" or \"uint32\"",
+                         path.c_str(), kKinds[0].magic, kKinds[1].magic);
   }
   file.header_bytes_ = file.tokens_.data() - bytes.data();
   return file;

@@ -176,11 +176,6 @@ class Tokens final : public kit::TokenDataset {
   Slices train_, held_out_;
 };
 
-StatusValue Create(Host&, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.tokens.holdout", options.Float("holdout")));
-  return kit::Make<Tokens>(out, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -188,7 +183,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
      .doc = "tokens in files of llm.c, .npy or, as nanoGPT's .bin, alone",
-     .create = Create},
+     .create = kit::Create<Tokens>},
     NoOps(),
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "a file, or a folder with *_train*.bin and *_val*.bin, or .npy"),
@@ -197,7 +192,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                kit::IntOption("context", "1024", 1, 1 << 20, "tokens of a sample"),
                kit::IntOption("vocabulary", "50257", 2, 2147483647, "tokens are less than this"),
                kit::PathOption("eval_path", kit::Path::kOptional, "file with held-out tokens"),
-               kit::FloatOption("holdout", "0.1", 0, 1,
-                                "where no file is held out, the share of each, at its end")});
+               kit::HoldoutOption("where no file is held out, the share of each, at its end")});
 
 }  // namespace engine::tokens

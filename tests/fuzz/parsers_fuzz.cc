@@ -66,9 +66,9 @@ std::span<const uint8_t> BytesOf(std::string_view content) {
 }
 
 void ReadNumpy(std::string_view content) {
-  const auto check = [](const data_kit::NpyArray& array) {
+  const auto check = [](const data_kit::NumberArray& array) {
     std::vector<double> row(static_cast<size_t>(array.row_count()));
-    array.ReadRow(array.rows() - 1, row.data());
+    array.Read(array.rows() - 1, 0, array.row_count(), row.data());
   };
   const auto array = data_kit::ParseNpy("input", BytesOf(content), nullptr);
   if (array.ok()) check(*array);

@@ -172,6 +172,16 @@ TEST_F(Table, ErrorsNameFileLineAndColumn) {
   SetCsv("x,y\n1,2.5\n,4\n5,NA\n");
   ExpectBadRow(1, "line 3, column 1 'x': a number is missing");
   ExpectBadRow(2, "line 4, column 2 'y': the target is missing");
+  SetCsv("x,y\n1,2.5\n?,4\n");
+  ExpectBadRow(1, "line 3, column 1 'x': ?: this is no number, as others of its column are");
+  SetCsv("x,y\n1e39,2.5\n1,1e39\n");
+  ExpectBadRow(0, "line 2, column 1 'x': a number is missing, or too large for float32");
+  ExpectBadRow(1, "line 3, column 2 'y': the target is missing, or too large");
+  SetCsv("x,x,y\n1,2,3\n");
+  ExpectError(StatusCode::kBadData, HasSubstr("column 2 'x': an earlier column has the same name"));
+  SetCsv("x,y\n1,k\xf6ln\n");
+  ExpectError(StatusCode::kBadData, HasSubstr("save the file that has it as UTF-8"));
+  SetCsv("x,y\n1,2.5\n");
   options_["weight"] = "x";
   options_["features"] = "y";
   options_["target"] = "0";
@@ -197,6 +207,12 @@ TEST_F(Table, ArraysAreFeaturesTargetsAndWeights) {
   EXPECT_THAT(rows.features, ElementsAre(5, 6, 7, 8, 1, 2, 3, 4));
   EXPECT_THAT(rows.targets, ElementsAre(0, 4));
   EXPECT_THAT(rows.weights, ElementsAre(1.5, 0.5));
+  options_["weight_path"] = folder_.Write("w.npy", NpyBytes<double>("<f8", "(2, 2)", {1, 1, 1, 1}));
+  ExpectError(StatusCode::kBadData, HasSubstr("w.npy: 2 numbers in a row; a weight is one"));
+  options_["weight_path"] = "";
+  options_["target"] = "1";
+  ExpectError(StatusCode::kConfig, HasSubstr("leave them out"));
+  options_["target"] = "";
   options_["shape"] = "4";
   EXPECT_TRUE(Open().dataset->info().inputs[0].shape == Shape{4});
   options_["shape"] = "3";
@@ -216,6 +232,14 @@ TEST_F(Table, OneArrayHasItsTargetAmongItsColumns) {
   const auto rows = Read<float>(Open(), {0, 1});
   EXPECT_THAT(rows.features, ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(rows.targets, ElementsAre(0.5, 0.25));
+  options_["eval_path"] = options_["path"];
+  EXPECT_EQ(Open().eval->size(), 2);
+  const std::string weights = folder_.Write("w.npy", NpyBytes<float>("<f4", "(2,)", {7, 8}));
+  options_["eval_weight_path"] = weights;
+  ExpectError(StatusCode::kBadData, HasSubstr("its rows have another shape"));
+  options_["weight_path"] = weights;
+  options_["target"] = "";
+  EXPECT_THAT(Read<float>(Open(), {0, 1}).targets, ElementsAre(2, 4)) << "the last but the weight";
 }
 
 }  // namespace
