@@ -54,7 +54,7 @@ Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
   std::string keys;
   for (const plugin::OwnedOption& option : choice.options) {
     const bool is_named =
-        option.type == OptionType::kString && !option.string.empty() &&
+        option.type == OptionType::kString && option.string.size() > 1 &&  // no delimiter
         std::string_view(status.message()).find(option.string) != std::string::npos;
     if (is_named)
       keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;

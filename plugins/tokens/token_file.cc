@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "data_kit/npy.h"
@@ -11,6 +13,7 @@ namespace engine::tokens {
 namespace {
 
 using data_kit::ElementType;
+using data_kit::NumberArray;
 
 constexpr size_t kHeaderBytes = 256 * 4;
 
@@ -59,39 +62,33 @@ Status CheckHeader(const std::string& path, std::span<const uint8_t> file, const
 
 }  // namespace
 
-Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
+Result<NumberArray> OpenTokens(const std::string& path, Format format) {
   ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
   const auto kept = std::make_shared<const kit::MappedFile>(std::move(mapped));
-  const std::span<const uint8_t> bytes = kept->bytes();
-  TokenFile file;
-  file.path_ = path;
-  file.memory_ = kept;
-  const Kind* const kind = FindKind(bytes);
-  if (format != Format::kGuess && (kind != nullptr || data_kit::IsNpy(bytes))) {
+  NumberArray file{.name = path, .elements = kept->bytes(), .memory = kept};
+  const Kind* const kind = FindKind(file.elements);
+  const bool is_npy = data_kit::IsNpy(file.elements);
+  if (format != Format::kGuess && (kind != nullptr || is_npy)) {
     return Status::Error(StatusCode::kBadData,
                          "%s: a token file of llm.c or a .npy, not tokens alone: leave "
                          "data.tokens.format at \"guess\"",
                          path.c_str());
   }
   if (format != Format::kGuess) {
-    file.type_.size_bytes = format == Format::kUint16 ? 2 : 4;
-    if (bytes.size() % file.type_.size_bytes != 0) {
+    file.type.size_bytes = format == Format::kUint16 ? 2 : 4;
+    if (file.elements.size() % file.type.size_bytes != 0) {
       return Status::Error(StatusCode::kBadData, "%s: %zu bytes are no whole number of tokens",
-                           path.c_str(), bytes.size());
+                           path.c_str(), file.elements.size());
     }
-    file.tokens_ = bytes;
-  } else if (data_kit::IsNpy(bytes)) {
-    ENGINE_ASSIGN_OR_RETURN(const data_kit::NumberArray array,
-                            data_kit::ParseNpy(path, bytes, kept));
-    if (!array.type.is_integer()) {
+  } else if (is_npy) {
+    ENGINE_ASSIGN_OR_RETURN(file, data_kit::ParseNpy(path, file.elements, kept));
+    if (!file.type.is_integer()) {
       return Status::Error(StatusCode::kBadData, "%s: floats are no tokens", path.c_str());
     }
-    file.type_ = array.type;
-    file.tokens_ = array.elements;
   } else if (kind != nullptr) {
-    ENGINE_RETURN_IF_ERROR(CheckHeader(path, bytes, *kind));
-    file.type_.size_bytes = kind->token_bytes;
-    file.tokens_ = bytes.subspan(kHeaderBytes);
+    ENGINE_RETURN_IF_ERROR(CheckHeader(path, file.elements, *kind));
+    file.type.size_bytes = kind->token_bytes;
+    file.elements = file.elements.subspan(kHeaderBytes);
   } else {
     return Status::Error(StatusCode::kBadData,
                          "%s: neither a token file of llm.c, which begins with %d or %d, nor a "
@@ -99,34 +96,28 @@ Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
                          "\"uint16\" or \"uint32\"",
                          path.c_str(), kKinds[0].magic, kKinds[1].magic);
   }
-  file.header_bytes_ = file.tokens_.data() - bytes.data();
+  file.shape = {static_cast<int64_t>(file.elements.size()) / file.type.size_bytes};
   return file;
 }
 
-Status TokenFile::Read(int64_t begin, int64_t count, int32_t vocabulary, int32_t* tokens) const {
+Status ReadTokens(const NumberArray& file, int64_t begin, int64_t count, int32_t vocabulary,
+                  int32_t* tokens) {
   constexpr int64_t kChunk = 512;
   int64_t chunk[kChunk];
   for (int64_t done = 0; done < count; done += kChunk) {
     const int64_t size = std::min(kChunk, count - done);
-    data_kit::ReadElements(type_, BytesOf(begin + done, size).data(), size, chunk);
+    file.Read(begin + done, 0, size, chunk);
     for (int64_t i = 0; i < size; ++i) {
       tokens[done + i] = static_cast<int32_t>(chunk[i]);
       if (chunk[i] >= 0 && chunk[i] < vocabulary) [[likely]]
         continue;
-      const int64_t token = begin + done + i;
-      return Status::Error(StatusCode::kBadData,
-                           "%s: token %" PRId64 ", at offset %" PRId64 ", is %" PRId64
-                           "; with data.tokens.vocabulary %d they are 0 to %d",
-                           path_.c_str(), token, header_bytes_ + token * type_.size_bytes, chunk[i],
-                           vocabulary, vocabulary - 1);
+      return Status::Error(
+          StatusCode::kBadData,
+          "%s: token %" PRId64 " is %" PRId64 "; with data.tokens.vocabulary %d they are 0 to %d",
+          file.name.c_str(), begin + done + i, chunk[i], vocabulary, vocabulary - 1);
     }
   }
   return {};
-}
-
-std::span<const uint8_t> TokenFile::BytesOf(int64_t begin, int64_t count) const {
-  return tokens_.subspan(static_cast<size_t>(begin * type_.size_bytes),
-                         static_cast<size_t>(count * type_.size_bytes));
 }
 
 }  // namespace engine::tokens

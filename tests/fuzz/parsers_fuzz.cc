@@ -109,9 +109,9 @@ constexpr void (*kTargets[])(Text) = {
     [](Text content) { (void)trace::ReadTrace(File(content).path()); },
     [](Text text) { (void)trace::ParseTimeline(text); },
     [](Text content) {
-      const auto file = tokens::TokenFile::Open(File(content).path(), tokens::Format::kGuess);
-      std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->size()) : 0);
-      if (file.ok()) (void)file->Read(0, file->size(), 50257, read.data());
+      const auto file = tokens::OpenTokens(File(content).path(), tokens::Format::kGuess);
+      std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->rows()) : 0);
+      if (file.ok()) (void)tokens::ReadTokens(*file, 0, file->rows(), 50257, read.data());
     },
     [](Text content) { (void)mnist::ReadIdx(File(content).path(), 1, 4); },  // plain or gzip
     [](Text content) {
