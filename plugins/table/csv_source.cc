@@ -61,8 +61,8 @@ class CsvSource final : public Source {
     digest.Add(file_.bytes().data(), file_.bytes().size());
   }
 
-  // Names from the header, and where columns lie: in order, or as `like` has them.
-  Status ReadHeader(const Source* like) {
+  // Names from the header, and where columns lie: in order, or, those of `used`, as `like` has them.
+  Status ReadHeader(const Source* like, std::span<const size_t> used) {
     CsvRecord record;
     ENGINE_RETURN_IF_ERROR(file_.Split(0, &record));
     fields_ = record.fields().size();
@@ -82,7 +82,7 @@ class CsvSource final : public Source {
       const auto found = std::ranges::find(own, columns_[i].name, &Column::name);
       const size_t place =
           first_ == 0 || like == nullptr ? i : static_cast<size_t>(found - own.begin());
-      if (place >= fields_) {
+      if (place >= fields_ && std::ranges::find(used, i) != used.end()) {
         return Status::Error(StatusCode::kBadData, "%s: line 1: there is no column %zu '%s'",
                              file_.path().c_str(), i + 1, columns_[i].name.c_str());
       }
@@ -167,10 +167,11 @@ class CsvSource final : public Source {
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& categorical, const Source* like) {
+                                        const std::string& categorical, const Source* like,
+                                        std::span<const size_t> used) {
   ENGINE_ASSIGN_OR_RETURN(CsvFile file, CsvFile::Open(path, format.delimiter));
   auto source = std::make_unique<CsvSource>(std::move(file), format.header);
-  ENGINE_RETURN_IF_ERROR(source->ReadHeader(like));
+  ENGINE_RETURN_IF_ERROR(source->ReadHeader(like, used));
   if (like == nullptr) {
     ENGINE_ASSIGN_OR_RETURN(const auto columns,
                             FindColumns("categorical", categorical, source->columns()));

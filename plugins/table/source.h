@@ -67,10 +67,11 @@ struct CsvFormat {
 // `categorical` (FindColumns): one word among numbers is more often damage or a sign
 // for what is missing. With `like`, the data to train on,
 // columns are its columns: of the same names, in any order, or of the same number where there is no
-// header; those that are only here do not count. kMissingInput; kBadData with file, line and
+// header; those that are only here do not count, and those that are not `used` may be missing. kMissingInput; kBadData with file, line and
 // column.
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& categorical, const Source* like);
+                                        const std::string& categorical, const Source* like,
+                                        std::span<const size_t> used);
 
 // Columns are the numbers of a row of `x`, then those of `y` and of `w`, at most one, which may be
 // empty paths; a .npz without the name of an array means its "x", and its "y" where `y` is empty.

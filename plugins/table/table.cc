@@ -77,10 +77,11 @@ class Table final : public kit::ReadDataset {
  private:
   Status Read() override {
     NpyLayout layout;
-    ENGINE_ASSIGN_OR_RETURN(train_, OpenSource(paths_, nullptr, &layout));
+    ENGINE_ASSIGN_OR_RETURN(train_, OpenSource(paths_, &layout));
+    ENGINE_RETURN_IF_ERROR(Choose(layout));
     if (!eval_paths_.x.empty()) {
       NpyLayout same;
-      ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, train_.get(), &same));
+      ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, &same));
       if (layout != same) {
         return Status::Error(StatusCode::kBadData,
                              "%s: its rows have another shape than those of %s",
@@ -90,13 +91,8 @@ class Table final : public kit::ReadDataset {
     split_ = kit::RowSplit(train_->rows(), eval_ ? 0 : holdout_, seed_);
     train_samples_ = split_.count(Split::kTrain);
     held_out_samples_ = eval_ ? eval_->rows() : split_.count(Split::kHeldOut);
-    ENGINE_RETURN_IF_ERROR(Choose(layout));
     ENGINE_RETURN_IF_ERROR(MakeFeatures(layout.y == 0 ? std::vector<int64_t>() : layout.extents));
     ENGINE_RETURN_IF_ERROR(MakeTarget());
-    has_weight_ = choice_.weight.has_value();
-    used_ = choice_.features;
-    used_.insert(used_.end(), choice_.targets.begin(), choice_.targets.end());
-    if (has_weight_) used_.push_back(*choice_.weight);
     kit::Digest digest;
     train_->AddTo(digest);
     digest_ = digest.Text();
@@ -104,8 +100,8 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
-  Result<std::unique_ptr<Source>> OpenSource(const NpyPaths& paths, const Source* like,
-                                             NpyLayout* layout) const {
+  // After the data to train on, `train_`, with its columns.
+  Result<std::unique_ptr<Source>> OpenSource(const NpyPaths& paths, NpyLayout* layout) const {
     if (data_kit::IsNumpyFile(paths.x)) return OpenNpyTable(paths, layout);
     if (!paths.y.empty() || !paths.w.empty()) {
       return Status::Error(StatusCode::kConfig,
@@ -115,7 +111,7 @@ class Table final : public kit::ReadDataset {
     }
     ENGINE_ASSIGN_OR_RETURN(const char delimiter,
                             data_kit::ParseDelimiter("data.table.delimiter", delimiter_));
-    return OpenCsv(paths.x, {delimiter, header_}, categorical_, like);
+    return OpenCsv(paths.x, {delimiter, header_}, categorical_, train_.get(), used_);
   }
 
   // Which columns are what: those of arrays of their own follow from the layout.
@@ -133,6 +129,10 @@ class Table final : public kit::ReadDataset {
       (i < layout.x ? choice_.features : choice_.targets).push_back(i);
     }
     if (layout.w > 0) choice_.weight = columns.size();
+    has_weight_ = choice_.weight.has_value();
+    used_ = choice_.features;
+    used_.insert(used_.end(), choice_.targets.begin(), choice_.targets.end());
+    if (has_weight_) used_.push_back(*choice_.weight);
     return {};
   }
 

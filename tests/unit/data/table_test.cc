@@ -145,8 +145,9 @@ TEST_F(Table, MeansAreThoseOfTheRowsTrainedOn) {
 }
 
 TEST_F(Table, AFileOfItsOwnIsReadWithTheCategoriesOfTheOther) {
-  SetCsv("kind,x\ncat,1\ndog,2\n");
+  SetCsv("kind,id,x\ncat,7,1\ndog,8,2\n");
   options_["target"] = "kind";
+  options_["ignore"] = "id";
   options_["eval_path"] = folder_.Write("e.csv", "x,more,kind\n5,?,dog\n6,?,eel\n");
   const OpenedDataset opened = Open();
   EXPECT_EQ(opened.dataset->info().held_out_samples, 2);
@@ -156,7 +157,7 @@ TEST_F(Table, AFileOfItsOwnIsReadWithTheCategoriesOfTheOther) {
   EXPECT_THAT(Read<int32_t>(opened, {1}, Split::kHeldOut).status.message(),
               HasSubstr("e.csv: line 3, column 3 'kind': the class is missing, or none of"));
   options_["eval_path"] = folder_.Write("e.csv", "y,kind\n5,dog\n");
-  ExpectError(StatusCode::kBadData, HasSubstr("there is no column 2 'x'"));
+  ExpectError(StatusCode::kBadData, HasSubstr("there is no column 3 'x'"));
 }
 
 TEST_F(Table, ErrorsNameFileLineAndColumn) {
