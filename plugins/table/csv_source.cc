@@ -91,26 +91,29 @@ class CsvSource final : public Source {
     return {};
   }
 
-  // Which columns are categorical, and their categories. Two passes, since a column may look like
-  // text for a million rows: the first finds out which have numbers, the second the categories.
+  // Which columns are categorical, and their categories: of those that have a number, as far as it
+  // is known, none are kept.
   Status Learn(const std::vector<size_t>& categorical) {
-    std::vector<bool> is_categorical(fields_), has_number(fields_);
-    ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (IsMissing(field)) return;
-      const std::optional<double> number = data_kit::ParseNumber(field);
-      (number ? has_number : is_categorical)[column] = true;
-      if (!number || *number != std::floor(*number)) columns_[column].is_whole = false;
-    }));
-    for (size_t i = 0; i < fields_; ++i) is_categorical[i] = is_categorical[i] && !has_number[i];
-    for (const size_t column : categorical) is_categorical[column] = true;
+    std::vector<bool> is_listed(fields_), is_number(fields_);
+    for (const size_t column : categorical) is_listed[column] = true;
     std::vector<std::set<std::string>> found(fields_);
-    ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (!is_categorical[column] || IsMissing(field)) return;
-      found[column].emplace(field);
-      if (found[column].size() <= kMostCategories) return;
-      is_categorical[column] = false;  // text: who reads it as numbers is told
-      found[column].clear();
-    }));
+    CsvRecord record;
+    for (int64_t row = 0; row < rows(); ++row) {
+      ENGINE_RETURN_IF_ERROR(Split(row, &record));
+      for (size_t i = 0; i < fields_; ++i) {
+        const std::string_view field = record.fields()[i];
+        if (IsMissing(field)) continue;
+        const std::optional<double> number = data_kit::ParseNumber(field);
+        if (!number || *number != std::floor(*number)) columns_[i].is_whole = false;
+        if (number && !is_listed[i]) is_number[i] = true;
+        if (!is_number[i]) found[i].emplace(field);
+        if (found[i].size() > kMostCategories) {
+          if (is_listed[i]) return Bad(row, i, "there are more than 65536 categories");
+          is_number[i] = true;  // text: who reads it as numbers is told
+        }
+        if (is_number[i]) found[i].clear();
+      }
+    }
     for (size_t i = 0; i < fields_; ++i) {
       columns_[i].categories.assign(found[i].begin(), found[i].end());
       std::ranges::sort(columns_[i].categories, CategoryLess);
@@ -126,16 +129,6 @@ class CsvSource final : public Source {
     if (there == fields_) return {};
     return file_.BadField(first_ + row, std::min(there, fields_), "",
                           std::to_string(there) + " fields instead of " + std::to_string(fields_));
-  }
-
-  template <typename Visit>
-  Status ForEachField(Visit visit) const {
-    CsvRecord record;
-    for (int64_t row = 0; row < rows(); ++row) {
-      ENGINE_RETURN_IF_ERROR(Split(row, &record));
-      for (size_t i = 0; i < fields_; ++i) visit(i, record.fields()[i]);
-    }
-    return {};
   }
 
   // What Read writes for a field.

@@ -83,9 +83,11 @@ class Table final : public kit::ReadDataset {
       NpyLayout same;
       ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, &same));
       if (layout != same) {
-        return Status::Error(StatusCode::kBadData,
-                             "%s: its rows have another shape than those of %s",
-                             eval_paths_.x.c_str(), paths_.x.c_str());
+        return Status::Error(
+            StatusCode::kBadData,
+            "%s: its rows, targets or weights have another shape than those of %s; "
+            "see eval_target_path, eval_weight_path",
+            eval_paths_.x.c_str(), paths_.x.c_str());
       }
     }
     split_ = kit::RowSplit(train_->rows(), eval_ ? 0 : holdout_, seed_);

@@ -237,7 +237,7 @@ TEST_F(Table, OneArrayHasItsTargetAmongItsColumns) {
   EXPECT_EQ(Open().eval->size(), 2);
   const std::string weights = folder_.Write("w.npy", NpyBytes<float>("<f4", "(2,)", {7, 8}));
   options_["eval_weight_path"] = weights;
-  ExpectError(StatusCode::kBadData, HasSubstr("its rows have another shape"));
+  ExpectError(StatusCode::kBadData, HasSubstr("see eval_target_path"));
   options_["weight_path"] = weights;
   options_["target"] = "";
   EXPECT_THAT(Read<float>(Open(), {0, 1}).targets, ElementsAre(2, 4)) << "the last but the weight";
