@@ -11,6 +11,7 @@
 #include "app/data/batch_loader.h"
 #include "core/plugin/create_object.h"
 #include "engine/ext/class_names.h"
+#include "kit/dataset.h"
 
 namespace engine::data {
 namespace {
@@ -53,7 +54,7 @@ Status WithKeys(const plugin::PluginChoice& choice, const Status& status) {
   std::string keys;
   for (const plugin::OwnedOption& option : choice.options) {
     const bool is_named =
-        option.type == OptionType::kString && !option.string.empty() &&
+        option.type == OptionType::kString && option.string.size() > 1 &&  // no delimiter
         std::string_view(status.message()).find(option.string) != std::string::npos;
     if (is_named)
       keys += (keys.empty() ? "data." : ", data.") + choice.entry.name + "." + option.name;
@@ -73,13 +74,12 @@ Result<std::map<std::string, std::vector<std::string>>> ReadClassNames(const Dat
     std::vector<std::string>& names = all[std::string(targets[t].name)];
     for (int64_t number = 0; number < targets[t].classes; ++number) {
       names.emplace_back(given->ClassName(t, number));
-      const bool good = !names.back().empty() && std::ranges::none_of(names.back(), [](char c) {
-        return static_cast<unsigned char>(c) < ' ';
-      });
+      const bool good = !names.back().empty() && kit::IsUtf8(names.back()) &&
+                        std::ranges::none_of(names.back(), [](uint8_t c) { return c < ' '; });
       if (good) continue;
       return Status::Error(StatusCode::kPlugin,
-                           "%s: the name of class %lld of '%s' is empty or has control characters; "
-                           "this is an error of its plugin",
+                           "%s: the name of class %lld of '%s' is empty, not UTF-8 or has control "
+                           "characters; this is an error of its plugin",
                            std::string(dataset.info().name).c_str(), static_cast<long long>(number),
                            std::string(targets[t].name).c_str());
     }

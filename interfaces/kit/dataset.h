@@ -1,4 +1,4 @@
-// Parts to build datasets from: files, the share that is held out, and what most datasets are.
+// Parts to build datasets from: the share that is held out, and what most datasets are.
 // Compiled into the plugin that includes it and no part of the ABI.
 #pragma once
 
@@ -6,6 +6,8 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdint>
+#include <cwchar>
+#include <locale>
 #include <new>
 #include <span>
 #include <string>
@@ -16,7 +18,7 @@
 #include "engine/dataset.h"
 #include "engine/ext/class_names.h"
 #include "engine/options.h"
-#include "kit/file.h"
+#include "kit/options.h"
 
 namespace engine::kit {
 
@@ -35,17 +37,67 @@ Status CatchNoMemory(Body body) noexcept {
 #endif
 }
 
-// `key` is the name of the share in the configuration.
-inline Status CheckHoldout(const char* key, double share) {
-  if (share >= 0 && share < 1) return {};
-  return Status::Error(StatusCode::kConfig, "%s is %g; it must be at least 0 and less than 1", key,
-                       share);
+// UTF-8 without surrogates, which the decoder of the C++ library lets pass: they are 0xed and a byte
+// from 0xa0 on.
+inline bool IsUtf8(std::string_view text) {
+  using Decoder = std::codecvt<char32_t, char8_t, std::mbstate_t>;
+  const auto* const begin = reinterpret_cast<const char8_t*>(text.data());
+  std::mbstate_t state{};
+  const auto good = std::use_facet<Decoder>(std::locale::classic())
+                        .length(state, begin, begin + text.size(), text.size());
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (begin[i - 1] == 0xed && begin[i] >= 0xa0) return false;
+  }
+  return static_cast<size_t>(good) == text.size();
+}
+
+// The option `holdout` of those that read files.
+constexpr OptionSpec HoldoutOption(OptionDoc doc) noexcept {
+  return FloatOption("holdout", "0.1", 0, 0.999, doc);
 }
 
 // How many of `size` are held out for evaluation, to the nearest.
 inline int64_t HoldoutCount(int64_t size, double share) {
   return std::llround(static_cast<double>(size) * share);
 }
+
+// A row is held out if a random number of seed and row is below the share: rows that are sorted, by
+// class or by time, need no shuffling before, and a row stays where it is when others are added
+// behind it. `seed` is that of the run (Dataset::Open), so that all ranks, and a run that goes on,
+// hold out the same rows; another seed trains on rows that this one has evaluated on.
+class RowSplit {
+ public:
+  RowSplit() = default;  // of no rows
+  RowSplit(int64_t rows, double share, uint64_t seed) : rows_(rows) {
+    constexpr uint64_t kStream = 5;  // of the seed, beside those of the engine
+    for (int64_t row = 0; row < rows && share > 0; ++row) {
+      const uint64_t bits = RandomBits({seed, kStream, static_cast<uint64_t>(row)});
+      if (static_cast<double>(bits >> 11) * 0x1p-53 < share) held_out_.push_back(row);
+    }
+  }
+
+  // About the share of the rows is held out: each is drawn for itself. [any-thread]
+  int64_t count(Split split) const noexcept {
+    const auto held_out = static_cast<int64_t>(held_out_.size());
+    return split == Split::kHeldOut ? held_out : rows_ - held_out;
+  }
+
+  // The row that sample `index`, less than count(split), is: rows keep their order. [any-thread]
+  int64_t Row(Split split, int64_t index) const noexcept {
+    if (split == Split::kHeldOut) return held_out_[static_cast<size_t>(index)];
+    // Before the held-out row held_out_[k] there are held_out_[k] - k to train on, which never
+    // falls with k.
+    const int64_t* const first = held_out_.data();
+    const auto* const behind =
+        std::partition_point(first, first + held_out_.size(),
+                             [=](const int64_t& row) { return row - (&row - first) <= index; });
+    return index + (behind - first);
+  }
+
+ private:
+  int64_t rows_ = 0;
+  std::vector<int64_t> held_out_;  // rows in their order
+};
 
 // Of samples that lie in several places one after the other, `ends[i]` being the number of those in
 // the first i + 1 of them: in which one sample `index` is, and what number it has there.
@@ -76,10 +128,12 @@ class ReadDataset : public DatasetBase, public ClassNamesBase {
     seed_ = seed;
     return CatchNoMemory([this]() -> Status {
       ENGINE_RETURN_IF_ERROR(Read());
-      for (std::string& name : class_names_) {  // as files and folders may have them
-        std::replace_if(
-            name.begin(), name.end(), [](unsigned char c) { return c < ' '; }, ' ');
+      if (train_samples_ == 0 && held_out_samples_ > 0) {
+        return Status::Error(StatusCode::kBadData,
+                             "%s: its %" PRId64 " samples are all held out; lower holdout",
+                             name_.c_str(), held_out_samples_);
       }
+      for (std::string& name : class_names_) ENGINE_RETURN_IF_ERROR(CleanName(&name));
       return {};
     });
   }
@@ -110,6 +164,20 @@ class ReadDataset : public DatasetBase, public ClassNamesBase {
   uint64_t seed_ = 1;
   int64_t train_samples_ = 0, held_out_samples_ = 0;
   std::string digest_;
+
+ private:
+  // Of a class, which files and folders may call anything. kBadData if it is not UTF-8, which
+  // checkpoints are.
+  Status CleanName(std::string* name) const {
+    const bool good = IsUtf8(*name);
+    std::replace_if(
+        name->begin(), name->end(), [=](uint8_t c) { return c < ' ' || (!good && c > '~'); }, '?');
+    if (good) return {};
+    return Status::Error(StatusCode::kBadData,
+                         "%s: the name of the class '%s' is not UTF-8; rename its folder, or save "
+                         "the file that has it as UTF-8",
+                         name_.c_str(), name->c_str());
+  }
 };
 
 // Samples of `context` tokens and, as targets, the token that follows each of them. Sample i of

@@ -11,6 +11,7 @@
 // test.bin, is held out. Files of names, a line for each class, are read where they are. Samples of
 // (3, 32, 32) float32: each plane with mean 0 and standard deviation 1 over the 50,000 training
 // images of the set.
+#include <algorithm>
 #include <array>
 #include <cinttypes>
 #include <filesystem>
@@ -25,6 +26,7 @@
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
+#include "kit/file.h"
 #include "kit/options.h"
 
 namespace engine::cifar10 {
@@ -33,54 +35,41 @@ namespace {
 constexpr int64_t kChannels = 3, kSide = 32;
 constexpr int64_t kPlaneBytes = kSide * kSide;
 
-struct Set {
-  std::string_view name;  // value of the option `labels`
+// Files, and mean and deviation of the training images with pixels from 0 to 1.
+struct Family {
   const char* title;
-  int64_t classes, label_bytes, label;  // `label`: which of the bytes
-  std::array<const char*, 5> train;     // names of files, then nulls
-  const char *held_out, *names;
-  // Of the training images, with pixels from 0 to 1.
+  int64_t label_bytes;
+  std::array<const char*, 5> train;  // names of files, then nulls
+  const char* held_out;
   float mean[kChannels], deviation[kChannels];
 
   int64_t record_bytes() const { return label_bytes + kChannels * kPlaneBytes; }
 };
+constexpr Family kCifar10 = {"CIFAR-10",
+                             1,
+                             {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                              "data_batch_4.bin", "data_batch_5.bin"},
+                             "test_batch.bin",
+                             {0.4914f, 0.4822f, 0.4465f},
+                             {0.2470f, 0.2435f, 0.2616f}};
+constexpr Family kCifar100 = {"CIFAR-100",
+                              2,
+                              {"train.bin"},
+                              "test.bin",
+                              {0.5071f, 0.4865f, 0.4409f},
+                              {0.2673f, 0.2564f, 0.2762f}};
+
+struct Set : Family {
+  std::string_view name;   // value of the option `labels`
+  int64_t classes, label;  // `label`: which of the bytes
+  const char* names;       // file
+};
+constexpr Set kSets[] = {{kCifar10, "cifar10", 10, 0, "batches.meta.txt"},
+                         {kCifar100, "cifar100_fine", 100, 1, "fine_label_names.txt"},
+                         {kCifar100, "cifar100_coarse", 20, 0, "coarse_label_names.txt"}};
 
 const Set& SetOf(std::string_view labels) {
-  static constexpr Set kSets[] = {{"cifar10",
-                                   "CIFAR-10",
-                                   10,
-                                   1,
-                                   0,
-                                   {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                    "data_batch_4.bin", "data_batch_5.bin"},
-                                   "test_batch.bin",
-                                   "batches.meta.txt",
-                                   {0.4914f, 0.4822f, 0.4465f},
-                                   {0.2470f, 0.2435f, 0.2616f}},
-                                  {"cifar100_fine",
-                                   "CIFAR-100",
-                                   100,
-                                   2,
-                                   1,
-                                   {"train.bin"},
-                                   "test.bin",
-                                   "fine_label_names.txt",
-                                   {0.5071f, 0.4865f, 0.4409f},
-                                   {0.2673f, 0.2564f, 0.2762f}},
-                                  {"cifar100_coarse",
-                                   "CIFAR-100",
-                                   20,
-                                   2,
-                                   0,
-                                   {"train.bin"},
-                                   "test.bin",
-                                   "coarse_label_names.txt",
-                                   {0.5071f, 0.4865f, 0.4409f},
-                                   {0.2673f, 0.2564f, 0.2762f}}};
-  for (const Set& set : kSets) {
-    if (set.name == labels) return set;
-  }
-  return kSets[0];
+  return *std::ranges::find(kSets, labels, &Set::name);
 }
 
 // What each value of a pixel becomes.

@@ -11,11 +11,11 @@ namespace {
 // What some programs write before UTF-8.
 constexpr std::string_view kBom = "\xef\xbb\xbf";
 
-// Without the spaces around it.
+// Without the spaces around it, which the carriage return of CRLF is one of.
 std::string_view Trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
+  constexpr std::string_view kSpaces = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
 }
 
 // Where the quoted field that begins at `begin` ends, behind its closing quote; npos: it does not.
@@ -45,11 +45,6 @@ size_t RecordEnd(std::string_view text, size_t begin, char delimiter) {
   }
 }
 
-// With the carriage return of a line that ends with CRLF.
-bool IsBlank(std::string_view line) {
-  return line.empty() || line == "\r";
-}
-
 }  // namespace
 
 Result<CsvFile> CsvFile::Open(const std::string& path, char delimiter) {
@@ -64,7 +59,8 @@ Result<CsvFile> CsvFile::Open(const std::string& path, char delimiter) {
                            "%s: line %" PRId64 ": a quoted field that does not end", path.c_str(),
                            file.LineAt(at));
     }
-    if (!IsBlank(text.substr(at, end - at))) file.begins_.push_back(at);
+    const std::string_view line = text.substr(at, end - at);
+    if (!line.empty() && line != "\r") file.begins_.push_back(at);
     at = end + 1;
   }
   if (!file.begins_.empty()) return file;
@@ -98,10 +94,7 @@ Status CsvFile::Split(int64_t record, CsvRecord* out) const {
       }
     } else {
       const size_t end = PlainEnd(text, i, delimiter_);
-      std::string_view field = text.substr(i, end - i);
-      const bool last = end == text.size() || text[end] == '\n';
-      if (last && field.ends_with('\r')) field.remove_suffix(1);
-      out->fields_.push_back(field);
+      out->fields_.push_back(Trimmed(text.substr(i, end - i)));
       i = end;
     }
     if (i >= text.size() || text[i] == '\n') return {};

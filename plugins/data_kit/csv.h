@@ -2,7 +2,8 @@
 //
 //   file   = [BOM] record{LF or CRLF}        empty lines are left out
 //   record = field{delimiter}
-//   field  = '"' (any character but '"', or '""'){} '"'  |  any but delimiter and LF
+//   field  = '"' (any character but '"', or '""'){} '"'  |  any but delimiter and LF, without the
+//            spaces around it
 //
 // Files are mapped; what is kept is where each record begins, 8 bytes a record.
 #pragma once

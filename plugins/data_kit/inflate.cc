@@ -3,32 +3,12 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cinttypes>
+#include <memory>
 
 namespace engine::data_kit {
 namespace {
 
 constexpr size_t kFirstBytes = size_t{1} << 16;
-
-// zlib's state, freed in its end.
-class Inflater {
- public:
-  explicit Inflater(Packing packing) {
-    constexpr int kWindow = 15, kGzipFormat = 16;
-    good_ = inflateInit2(&stream_, packing == Packing::kGzip ? kWindow + kGzipFormat : -kWindow) ==
-            Z_OK;
-  }
-  ~Inflater() {
-    if (good_) inflateEnd(&stream_);
-  }
-  Inflater(const Inflater&) = delete;
-  bool good() const { return good_; }
-  z_stream& stream() { return stream_; }
-
- private:
-  z_stream stream_{};
-  bool good_;
-};
 
 Status Bad(const std::string& path, const char* what, size_t offset) {
   return Status::Error(StatusCode::kBadData, "%s: %s at offset %zu", path.c_str(), what, offset);
@@ -38,11 +18,12 @@ Status Bad(const std::string& path, const char* what, size_t offset) {
 
 Result<std::vector<uint8_t>> Inflate(std::span<const uint8_t> packed, Packing packing,
                                      const std::string& path) {
-  Inflater inflater(packing);
-  if (!inflater.good()) {
+  constexpr int kWindow = 15, kGzipFormat = 16;
+  z_stream stream{};
+  if (inflateInit2(&stream, packing == Packing::kGzip ? kWindow + kGzipFormat : -kWindow) != Z_OK) {
     return Status::Error(StatusCode::kResourceExhausted, "%s: no memory", path.c_str());
   }
-  z_stream& stream = inflater.stream();
+  const std::unique_ptr<z_stream, decltype(&inflateEnd)> ended(&stream, inflateEnd);
   constexpr size_t kMost = size_t{1} << 30;  // of one call: zlib counts in 32 bits
   std::vector<uint8_t> content(kFirstBytes);
   size_t done = 0;

@@ -1,9 +1,12 @@
 #include "data_kit/npy.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cinttypes>
 #include <utility>
+#include <vector>
 
 #include "data_kit/inflate.h"
 #include "kit/file.h"
@@ -64,12 +67,12 @@ Result<std::vector<int64_t>> ParseShape(const std::string& name, std::string_vie
     }
     text.remove_prefix(static_cast<size_t>(end - text.data()));
     shape.push_back(extent);
-    if (__builtin_mul_overflow(*count, extent, count) || *count > limit) {
-      return Bad(name, "its header says more elements than the file has; is it cut short?");
-    }
+    if (__builtin_mul_overflow(*count, extent, count)) *count = limit + 1;
   }
   if (shape.empty()) return Bad(name, "a single number, not an array");
-  return shape;
+  if (*count == 0) return Bad(name, "there are no elements");
+  if (*count <= limit) return shape;
+  return Bad(name, "its header says more elements than the file has; is it cut short?");
 }
 
 // A little-endian number; 0 where it is not inside of the file, so that offsets of a damaged file
@@ -106,12 +109,13 @@ Result<ZipDirectory> FindDirectory(const std::string& path, std::span<const uint
 }
 
 struct ZipEntry {
-  uint64_t method = 0, packed = 0, size = 0, header = 0;
+  uint64_t method = 0, checksum = 0, packed = 0, size = 0, header = 0;
 };
 
 // Fields of 32 bits that are all ones are in the extra field 1, in the order of the entry.
 ZipEntry ReadEntry(std::span<const uint8_t> file, uint64_t at, uint64_t name_bytes) {
   ZipEntry entry{.method = Little(file, at + 10, 2),
+                 .checksum = Little(file, at + 16, 4),
                  .packed = Little(file, at + 20, 4),
                  .size = Little(file, at + 24, 4),
                  .header = Little(file, at + 42, 4)};
@@ -138,8 +142,8 @@ bool IsNumpyFile(std::string_view path) {
   return path.ends_with(".npy") || path.ends_with(".npz") || path.find(".npz:") != path.npos;
 }
 
-Result<NpyArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
-                          std::shared_ptr<const void> memory) {
+Result<NumberArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
+                             std::shared_ptr<const void> memory) {
   if (!IsNpy(bytes)) return Bad(name, "this is no .npy file of NumPy: bad magic at offset 0");
   const bool short_length = Little(bytes, 6, 1) == 1;
   const uint64_t begin = short_length ? 10 : 12;
@@ -148,17 +152,16 @@ Result<NpyArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
     return Bad(name, "its header, at offset 6, is cut short or of an unknown version");
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + begin, length);
-  NpyArray array{.name = std::move(name),
-                 .type = {},
-                 .shape = {},
-                 .elements = bytes.subspan(begin + length),
-                 .memory = std::move(memory)};
+  NumberArray array{.name = std::move(name),
+                    .type = {},
+                    .shape = {},
+                    .elements = bytes.subspan(begin + length),
+                    .memory = std::move(memory)};
   ENGINE_ASSIGN_OR_RETURN(array.type, ParseType(array.name, ValueOf(header, "descr")));
   const auto there = static_cast<int64_t>(array.elements.size()) / array.type.size_bytes;
   int64_t count = 0;
   ENGINE_ASSIGN_OR_RETURN(array.shape,
                           ParseShape(array.name, ValueOf(header, "shape"), there, &count));
-  if (count == 0) return Bad(array.name, "there are no elements");
   // Of one dimension both orders are the same.
   const bool fortran = ValueOf(header, "fortran_order").starts_with("True");
   if (fortran && array.shape.size() > 1) {
@@ -174,7 +177,7 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
   ENGINE_ASSIGN_OR_RETURN(const ZipDirectory directory, FindDirectory(path, file));
   std::string names;
   uint64_t at = directory.offset;
-  // entry  = 0x02014b50 .. method .. packed size name_bytes extra_bytes comment_bytes .. header
+  // entry  = 0x02014b50 .. method .. checksum packed size name_bytes extra_bytes comment_bytes .. header
   // name header = 0x04034b50 .. name_bytes extra_bytes name extra content: its sizes may be
   // missing, so those
   //          of the entry count
@@ -199,7 +202,9 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
       ENGINE_ASSIGN_OR_RETURN(std::vector<uint8_t> content, Inflate(packed, Packing::kRaw, path));
       // What it says that it holds is compared with what came out.
       const auto kept = std::make_shared<const std::vector<uint8_t>>(std::move(content));
-      if (kept->size() != entry.size) return Bad(path, "the compressed file is damaged");
+      if (kept->size() != entry.size || crc32_z(0, kept->data(), kept->size()) != entry.checksum) {
+        return Bad(path, "the compressed file is damaged");
+      }
       return ZipMember{*kept, kept};
     }
     at += 46 + name_bytes + Little(file, at + 30, 2) + Little(file, at + 32, 2);
@@ -207,7 +212,7 @@ Result<ZipMember> FindZipMember(const std::string& path, std::span<const uint8_t
   return Bad(path, "there is no such array; there are " + names);
 }
 
-Result<NpyArray> OpenNpy(const std::string& path, const std::string& array) {
+Result<NumberArray> OpenNpy(const std::string& path, const std::string& array) {
   const size_t colon = path.find(".npz:");
   const bool packed = colon != path.npos || path.ends_with(".npz");
   const std::string file_name = colon == path.npos ? path : path.substr(0, colon + 4);

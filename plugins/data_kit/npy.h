@@ -13,45 +13,24 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "data_kit/elements.h"
 #include "engine/status.h"
 
 namespace engine::data_kit {
 
-struct NpyArray {
-  std::string name;  // for messages: the file, and in .npz the array
-  ElementType type;
-  std::vector<int64_t> shape;         // at least one extent, all above 0
-  std::span<const uint8_t> elements;  // exactly those of the shape, in C order
-  // Keeps them: the mapped file, or what came out of a compressed one.
-  std::shared_ptr<const void> memory;
-
-  int64_t rows() const { return shape[0]; }
-  int64_t row_count() const {  // elements of a row
-    int64_t count = 1;
-    for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
-    return count;
-  }
-  int64_t row_bytes() const { return row_count() * type.size_bytes; }
-  template <typename Out>
-  void ReadRow(int64_t row, Out* out) const {
-    ReadElements(type, elements.data() + row * row_bytes(), row_count(), out);
-  }
-};
-
 bool IsNpy(std::span<const uint8_t> bytes);
 bool IsNumpyFile(std::string_view path);  // by its name: .npy, .npz or .npz:ARRAY
 
 // The array in `path`: "x.npy", or "d.npz:x", where "d.npz" means "d.npz:" + `array`. Files are
-// mapped: what is not read is not in memory, but for a compressed array of a .npz. kMissingInput;
-// kBadData with the file and what is wrong; no element is looked at.
-Result<NpyArray> OpenNpy(const std::string& path, const std::string& array);
+// mapped: what is not read is not in memory, but for a compressed array of a .npz, whose checksum is
+// compared. All extents are above 0. kMissingInput; kBadData with the file and what is wrong; no
+// element is looked at.
+Result<NumberArray> OpenNpy(const std::string& path, const std::string& array);
 
 // The header and elements of `bytes`, which `memory` keeps. kBadData.
-Result<NpyArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
-                          std::shared_ptr<const void> memory);
+Result<NumberArray> ParseNpy(std::string name, std::span<const uint8_t> bytes,
+                             std::shared_ptr<const void> memory);
 
 // What a member of a ZIP file holds; inflated where it is compressed. kBadData for a damaged file,
 // one that has no such member or packs it in another way than deflate.

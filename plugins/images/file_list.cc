@@ -27,20 +27,32 @@ Status CannotRead(const fs::path& path, const std::error_code& reason) {
 // Images below `folder`/`class_name`, with paths behind `folder`.
 Status FindInClass(const fs::path& folder, const std::string& class_name,
                    std::vector<Found>* found) {
+  constexpr int kMostFolders = 16;
+  const size_t before = found->size();
   std::error_code error;
   const auto options = fs::directory_options::follow_directory_symlink;
   fs::recursive_directory_iterator it(folder / class_name, options, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().native();
+    if (it.depth() > kMostFolders) {
+      return Status::Error(StatusCode::kBadData,
+                           "%s: more than %d folders in each other: a link that leads back?",
+                           it->path().c_str(), kMostFolders);
+    }
     if (name.starts_with('.')) {
       it.disable_recursion_pending();
     } else if (IsImageName(name) && it->is_regular_file(error)) {
       found->push_back({it->path().lexically_relative(folder).native(), class_name,
                         static_cast<int64_t>(it->file_size(error))});
     }
-    if (error) break;
+    if (error) return CannotRead(it->path(), error);
   }
-  return error ? CannotRead(folder / class_name, error) : Status();
+  if (error) return CannotRead(folder / class_name, error);
+  if (found->size() > before) return {};
+  return Status::Error(StatusCode::kBadData,
+                       "%s: no image (.png, .jpg, .jpeg) in this folder of a class; fill it or "
+                       "remove it",
+                       (folder / class_name).c_str());
 }
 
 Result<std::vector<Found>> FindInFolder(const fs::path& folder) {

@@ -41,8 +41,8 @@ struct Listing {
 // `val` or `test`; or a CSV list whose lines are the path of an image, relative to the list, and
 // its class. `eval_path`, or empty, is what is held out: a folder with folders of classes, or a
 // list. Files in folders count by their names, at any depth, in the order of their paths; names
-// with a dot at their beginning do not. kMissingInput; kBadData when there is no image, or a class
-// to evaluate that there is none of to train on.
+// with a dot at their beginning do not. kMissingInput; kBadData when there is no image, or none
+// in a folder of a class, or a class to evaluate that there is none of to train on.
 Result<Listing> ListImages(const std::string& path, const std::string& eval_path);
 
 }  // namespace engine::images

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cinttypes>
 #include <cmath>
 #include <exception>
 #include <optional>
@@ -27,7 +26,6 @@
 #include "kit/digest.h"
 #include "kit/file.h"
 #include "kit/options.h"
-#include "kit/row_split.h"
 #include "kit/thread.h"
 #include "resample.h"
 
@@ -157,11 +155,6 @@ class Images final : public kit::ReadDataset {
     train_samples_ = split_.count(Split::kTrain);
     held_out_samples_ =
         listing_.has_held_out ? listing_.held_out.size() : split_.count(Split::kHeldOut);
-    if (train_samples_ == 0) {
-      return Status::Error(StatusCode::kBadData,
-                           "%s: its %" PRId64 " images are all held out; lower data.images.holdout",
-                           path_.c_str(), listing_.train.size());
-    }
     kit::Digest digest;
     listing_.train.AddTo(digest);
     digest_ = digest.Text();
@@ -260,7 +253,6 @@ class Images final : public kit::ReadDataset {
 };
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.images.holdout", options.Float("holdout")));
   const auto size = options.Ints("size");
   if (size.empty() || size.size() > 2 || options.Int("channels") == 2) {
     return Status::Error(
@@ -295,8 +287,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                         "a folder with one for each class, one with train and val, or a CSV list: "
                         "path,class"),
         kit::PathOption("eval_path", kit::Path::kOptional, "folder or list of what is held out"),
-        kit::FloatOption("holdout", "0.1", 0, 1,
-                         "where nothing else is held out: the share, by a hash, that is"),
+        kit::HoldoutOption("where nothing else is held out: the share, by a hash, that is"),
         kit::IntsOption("size", "224", 1, 16384, "of a sample: one side, or rows and columns"),
         kit::IntOption("channels", "3", 1, 3, "3: colours, 1: grey"),
         kit::EnumOption("fit", "crop", "crop|stretch",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@ namespace engine::mnist {
 namespace {
 
 using data_kit::ElementType;
+using data_kit::NumberArray;
 
 Status Bad(const std::string& path, const char* what, int64_t offset) {
   return Status::Error(StatusCode::kBadData, "%s: %s at offset %" PRId64, path.c_str(), what,
@@ -35,19 +38,21 @@ bool ReadType(uint8_t code, ElementType* type) {
   return false;
 }
 
-Result<IdxArray> Parse(const std::string& path, std::span<const uint8_t> content, int32_t least,
-                       int32_t most) {
-  IdxArray array;
+Result<NumberArray> Parse(const std::string& path, std::span<const uint8_t> content, int32_t least,
+                          int32_t most) {
+  NumberArray array;
+  array.name = path;
   const auto size = static_cast<int64_t>(content.size());
   if (size < 4) return Bad(path, "the file ends too early", size);
   if (content[0] != 0 || content[1] != 0) return Bad(path, "this is no IDX file: bad magic", 0);
   if (!ReadType(content[2], &array.type)) return Bad(path, "the type of its values is unknown", 2);
   const int32_t dimensions = content[3];
   if (dimensions < least || dimensions > most) {
-    return Bad(path, "the number of dimensions is wrong", 3)
-        .WithContext("%d instead of %d%s", dimensions, least, least < most ? " to 4" : "");
+    return Status::Error(StatusCode::kBadData,
+                         "%s: the number of dimensions is wrong at offset 3: %d instead of %d%s",
+                         path.c_str(), dimensions, least, least < most ? " to 4" : "");
   }
-  const int64_t header = IdxArray::HeaderBytes(dimensions);
+  const int64_t header = HeaderBytes(dimensions);
   if (size < header) return Bad(path, "the file ends too early", size);
   int64_t extents[4];
   data_kit::ReadElements({ElementType::Kind::kUnsigned, 4, true}, content.data() + 4, dimensions,
@@ -56,7 +61,7 @@ Result<IdxArray> Parse(const std::string& path, std::span<const uint8_t> content
   int64_t bytes = array.type.size_bytes;
   const bool is_empty = size == header && std::count(extents, extents + dimensions, 0) > 0;
   for (int32_t i = 0; i < dimensions; ++i) {
-    array.shape[array.shape.ndim++] = extents[i];
+    array.shape.push_back(extents[i]);
     if (is_empty) continue;
     if (__builtin_mul_overflow(bytes, extents[i], &bytes) || bytes > size - header) {
       return Bad(path, "the extents say more values than the file can hold", 4 + 4 * int64_t{i});
@@ -65,13 +70,13 @@ Result<IdxArray> Parse(const std::string& path, std::span<const uint8_t> content
   if (!is_empty && bytes != size - header) {
     return Bad(path, "there is more data than the extents say", header + bytes);
   }
-  array.values = content.subspan(static_cast<size_t>(header));
+  array.elements = content.subspan(static_cast<size_t>(header));
   return array;
 }
 
 }  // namespace
 
-Result<IdxArray> ReadIdx(const std::string& path, int32_t least, int32_t most) {
+Result<NumberArray> ReadIdx(const std::string& path, int32_t least, int32_t most) {
   ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
   const auto file = std::make_shared<const kit::MappedFile>(std::move(mapped));
   std::span<const uint8_t> content = file->bytes();
@@ -83,7 +88,7 @@ Result<IdxArray> ReadIdx(const std::string& path, int32_t least, int32_t most) {
     content = *kept;
     memory = kept;
   }
-  ENGINE_ASSIGN_OR_RETURN(IdxArray array, Parse(path, content, least, most));
+  ENGINE_ASSIGN_OR_RETURN(NumberArray array, Parse(path, content, least, most));
   array.memory = std::move(memory);
   return array;
 }

@@ -9,34 +9,20 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string>
 
 #include "data_kit/elements.h"
 #include "engine/status.h"
-#include "engine/tensor.h"
 
 namespace engine::mnist {
 
-struct IdxArray {
-  data_kit::ElementType type;
-  Shape shape;
-  std::span<const uint8_t> values;     // exactly those of the shape
-  std::shared_ptr<const void> memory;  // has them: the mapped file, or what came out of gzip
-
-  // Writes the values of row `row`, which has `count` of them.
-  template <typename Out>
-  void ReadRow(int64_t row, int64_t count, Out* out) const {
-    const uint8_t* const from = values.data() + row * count * type.size_bytes;
-    data_kit::ReadElements(type, from, count, out);
-  }
-  static int64_t HeaderBytes(int32_t dimensions) { return 4 + 4 * int64_t{dimensions}; }
-};
+constexpr int64_t HeaderBytes(int64_t dimensions) {
+  return 4 + 4 * dimensions;
+}
 
 // Reads an array of `least` to `most` dimensions, of 1 to 4. Whether the file is gzip is told by
 // its content; a plain one is mapped. kMissingInput when it cannot be opened; kBadData, with file
 // and offset (of the uncompressed content), for anything that is not exactly the grammar above.
-Result<IdxArray> ReadIdx(const std::string& path, int32_t least, int32_t most);
+Result<data_kit::NumberArray> ReadIdx(const std::string& path, int32_t least, int32_t most);
 
 }  // namespace engine::mnist

@@ -28,24 +28,25 @@ constexpr float kMean = 0.1307f;
 constexpr float kDeviation = 0.3081f;
 constexpr int64_t kMostClasses = 1 << 24;
 
-struct LabelledImages {
-  IdxArray images;
-  IdxArray labels;
+using data_kit::NumberArray;
 
-  int64_t size() const { return images.shape[0]; }
+struct LabelledImages {
+  NumberArray images, labels;
+
+  int64_t size() const { return images.rows(); }
   bool channels_last() const {
-    return images.shape.ndim == 4 && images.shape[3] <= 4 && images.shape[1] > 4;
+    return images.shape.size() == 4 && images.shape[3] <= 4 && images.shape[1] > 4;
   }
   Shape ImageShape() const {
-    const Shape& shape = images.shape;
-    if (shape.ndim == 2) return {shape[1]};
-    if (shape.ndim == 3) return {1, shape[1], shape[2]};
+    const std::vector<int64_t>& shape = images.shape;
+    if (shape.size() == 2) return {shape[1]};
+    if (shape.size() == 3) return {1, shape[1], shape[2]};
     return channels_last() ? Shape{shape[3], shape[1], shape[2]}
                            : Shape{shape[1], shape[2], shape[3]};
   }
   int64_t Label(int64_t i) const {
     int64_t label = 0;
-    labels.ReadRow(i, 1, &label);
+    labels.Read(i, 0, 1, &label);
     return label;
   }
 };
@@ -53,7 +54,7 @@ struct LabelledImages {
 Status Load(const std::string& images_path, const std::string& labels_path, LabelledImages* data) {
   ENGINE_ASSIGN_OR_RETURN(data->images, ReadIdx(images_path, 2, 4));
   ENGINE_ASSIGN_OR_RETURN(data->labels, ReadIdx(labels_path, 1, 1));
-  if (data->images.values.empty()) {
+  if (data->images.elements.empty()) {
     return Status::Error(StatusCode::kBadData,
                          "%s: there are no images, by the extents at offset 4",
                          images_path.c_str());
@@ -62,11 +63,11 @@ Status Load(const std::string& images_path, const std::string& labels_path, Labe
     return Status::Error(StatusCode::kBadData, "%s: labels are integers, by the type at offset 2",
                          labels_path.c_str());
   }
-  if (data->size() == data->labels.shape[0]) return {};
-  return Status::Error(
-      StatusCode::kBadData,
-      "%s: %" PRId64 " labels, by the extent at offset 4, for the %" PRId64 " images of %s",
-      labels_path.c_str(), data->labels.shape[0], data->size(), images_path.c_str());
+  if (data->size() == data->labels.rows()) return {};
+  return Status::Error(StatusCode::kBadData,
+                       "%s: %" PRId64 " labels, by the extent at offset 4, for the %" PRId64
+                       " images of %s",
+                       labels_path.c_str(), data->labels.rows(), data->size(), images_path.c_str());
 }
 
 // How many classes there are up to the largest label, which is less than `most`.
@@ -78,8 +79,8 @@ Result<int64_t> CountClasses(const std::string& path, const LabelledImages& data
       return Status::Error(StatusCode::kBadData,
                            "%s: the label at offset %" PRId64 " is %" PRId64
                            "; the classes are 0 to %" PRId64 "; see data.mnist.classes",
-                           path.c_str(), IdxArray::HeaderBytes(1) + i * data.labels.type.size_bytes,
-                           label, most - 1);
+                           path.c_str(), HeaderBytes(1) + i * data.labels.type.size_bytes, label,
+                           most - 1);
     }
     largest = std::max(largest, label);
   }
@@ -132,31 +133,25 @@ class Mnist final : public kit::ReadDataset {
       held_out_samples_ = kit::HoldoutCount(data_.size(), holdout_);
     } else {
       ENGINE_RETURN_IF_ERROR(Load(eval_images_, eval_labels_, &eval_data_));
-      if (!(eval_data_.ImageShape() == data_.ImageShape())) {
+      if (!(eval_data_.ImageShape() == data_.ImageShape() &&
+            eval_data_.images.type == data_.images.type)) {
         return Status::Error(StatusCode::kBadData,
-                             "%s: its images, by the extents at offset 8, have another size than "
-                             "those of %s",
+                             "%s: its images, by the type at offset 2 and the extents at offset 8, "
+                             "have another type or another size than those of %s",
                              eval_images_.c_str(), images_.c_str());
       }
       held_out_samples_ = eval_data_.size();
     }
     train_samples_ = data_.size() - (eval_images_.empty() ? held_out_samples_ : 0);
-    if (train_samples_ == 0) {
-      return Status::Error(StatusCode::kBadData,
-                           "%s: its %" PRId64 " images are all held out; lower data.mnist.holdout",
-                           images_.c_str(), data_.size());
-    }
     input_.shape = data_.ImageShape();
     if (input_.shape.ndim == 3) input_.content = TensorContent::kImage;
     ENGINE_RETURN_IF_ERROR(FindClasses());
     ENGINE_RETURN_IF_ERROR(FindNormalization());
-    const auto add = [this](kit::Digest& digest, const IdxArray& array) {
-      const int64_t rows = array.shape[0], bytes = static_cast<int64_t>(array.values.size());
-      digest.Add(array.values.data(), static_cast<size_t>(bytes / rows * train_samples_));
-    };
     kit::Digest digest;
-    add(digest, data_.images);
-    add(digest, data_.labels);
+    for (const NumberArray* const array : {&data_.images, &data_.labels}) {
+      const size_t row_bytes = array->elements.size() / static_cast<size_t>(array->rows());
+      digest.Add(array->elements.data(), row_bytes * static_cast<size_t>(train_samples_));
+    }
     digest_ = digest.Text();
     knows_samples_ = true;
     return {};
@@ -186,7 +181,7 @@ class Mnist final : public kit::ReadDataset {
         }
       }
       normalization_ = data_kit::Normalization::Measured(channels);
-    } else if (!normalizes_ && IsBytes() && data_.images.shape.ndim == 3) {
+    } else if (!normalizes_ && IsBytes() && data_.images.shape.size() == 3) {
       normalization_ = {.mean = {kMean}, .deviation = {kDeviation}};
     }
     return normalization_.SpreadOver("data.mnist", Channels());
@@ -205,7 +200,7 @@ class Mnist final : public kit::ReadDataset {
     const int64_t count = input_.shape.Count(), channels = Channels(), plane = PlaneCount();
     const bool turns = from.channels_last();
     float* const to = turns ? pixels.data() : out;
-    from.images.ReadRow(index, count, to);
+    from.images.Read(index, 0, count, to);
     if (IsBytes()) {
       for (int64_t i = 0; i < count; ++i) to[i] /= 255.0f;
     }
@@ -222,7 +217,6 @@ class Mnist final : public kit::ReadDataset {
 };
 
 StatusValue Create(Host&, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.mnist.holdout", options.Float("holdout")));
   if (options.String("eval_images").empty() != options.String("eval_labels").empty()) {
     return Status::Error(StatusCode::kConfig,
                          "data.mnist needs both eval_images and eval_labels, or none of them");
@@ -247,8 +241,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         kit::PathOption("labels", kit::Path::kRequired, "file of their labels"),
         kit::PathOption("eval_images", kit::Path::kOptional, "file of images to hold out"),
         kit::PathOption("eval_labels", kit::Path::kOptional, "file of their labels"),
-        kit::FloatOption(
-            "holdout", "0.1", 0, 1,
+        kit::HoldoutOption(
             "without eval_images: the share of the images, at their end, that is held out"),
         kit::IntOption("classes", "0", 0, kMostClasses, "0: 10, or as many as the labels say"),
         kit::StringOption("mean", "", "of pixels from 0 to 1, for all channels or for each"),

@@ -1,11 +1,13 @@
-#include "columns.h"
-
 #include <algorithm>
 #include <charconv>
 #include <numeric>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "data_kit/csv.h"
+#include "source.h"
 
 namespace engine::table {
 namespace {

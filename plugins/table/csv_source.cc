@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "columns.h"
 #include "data_kit/csv.h"
 #include "source.h"
 
@@ -27,9 +26,6 @@ constexpr size_t kMostCategories = 65536;
 // As pandas writes and reads what is not there; more words would take text for missing.
 bool IsMissing(std::string_view field) {
   static constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
-  const size_t begin = field.find_first_not_of(' ');
-  if (begin == field.npos) return true;
-  field = field.substr(begin, field.find_last_not_of(' ') - begin + 1);
   return std::ranges::find(kWords, field) != std::end(kWords);
 }
 
@@ -65,8 +61,8 @@ class CsvSource final : public Source {
     digest.Add(file_.bytes().data(), file_.bytes().size());
   }
 
-  // Names from the header, and where columns lie: in order, or as `like` has them.
-  Status ReadHeader(const Source* like) {
+  // Names from the header, and where columns lie: in order, or, those of `used`, as `like` has them.
+  Status ReadHeader(const Source* like, std::span<const size_t> used) {
     CsvRecord record;
     ENGINE_RETURN_IF_ERROR(file_.Split(0, &record));
     fields_ = record.fields().size();
@@ -75,13 +71,18 @@ class CsvSource final : public Source {
                            file_.path().c_str());
     }
     std::vector<Column> own(fields_);
-    for (size_t i = 0; i < fields_ && first_ == 1; ++i) own[i].name = record.fields()[i];
+    for (size_t i = 0; i < fields_ && first_ == 1; ++i) {
+      own[i].name = record.fields()[i];
+      if (std::ranges::find(own, own[i].name, &Column::name) - own.begin() < std::ptrdiff_t(i)) {
+        return file_.BadField(0, i, own[i].name, "an earlier column has the same name");
+      }
+    }
     columns_ = like == nullptr ? own : like->columns();
     for (size_t i = 0; i < columns_.size(); ++i) {
       const auto found = std::ranges::find(own, columns_[i].name, &Column::name);
       const size_t place =
           first_ == 0 || like == nullptr ? i : static_cast<size_t>(found - own.begin());
-      if (place >= fields_) {
+      if (place >= fields_ && std::ranges::find(used, i) != used.end()) {
         return Status::Error(StatusCode::kBadData, "%s: line 1: there is no column %zu '%s'",
                              file_.path().c_str(), i + 1, columns_[i].name.c_str());
       }
@@ -90,25 +91,29 @@ class CsvSource final : public Source {
     return {};
   }
 
-  // Which columns are categorical, and their categories. Two passes, since a column may look like
-  // numbers for a million rows: the first finds out which have something else, the second what.
+  // Which columns are categorical, and their categories: of those that have a number, as far as it
+  // is known, none are kept.
   Status Learn(const std::vector<size_t>& categorical) {
-    std::vector<bool> is_categorical(fields_);
-    for (const size_t column : categorical) is_categorical[column] = true;
-    ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (IsMissing(field)) return;
-      const std::optional<double> number = data_kit::ParseNumber(field);
-      if (!number) is_categorical[column] = true;
-      if (!number || *number != std::floor(*number)) columns_[column].is_whole = false;
-    }));
+    std::vector<bool> is_listed(fields_), is_number(fields_);
+    for (const size_t column : categorical) is_listed[column] = true;
     std::vector<std::set<std::string>> found(fields_);
-    ENGINE_RETURN_IF_ERROR(ForEachField([&](size_t column, std::string_view field) {
-      if (!is_categorical[column] || IsMissing(field)) return;
-      found[column].emplace(field);
-      if (found[column].size() <= kMostCategories) return;
-      is_categorical[column] = false;  // text: who reads it as numbers is told
-      found[column].clear();
-    }));
+    CsvRecord record;
+    for (int64_t row = 0; row < rows(); ++row) {
+      ENGINE_RETURN_IF_ERROR(Split(row, &record));
+      for (size_t i = 0; i < fields_; ++i) {
+        const std::string_view field = record.fields()[i];
+        if (IsMissing(field)) continue;
+        const std::optional<double> number = data_kit::ParseNumber(field);
+        if (!number || *number != std::floor(*number)) columns_[i].is_whole = false;
+        if (number && !is_listed[i]) is_number[i] = true;
+        if (!is_number[i]) found[i].emplace(field);
+        if (found[i].size() > kMostCategories) {
+          if (is_listed[i]) return Bad(row, i, "there are more than 65536 categories");
+          is_number[i] = true;  // text: who reads it as numbers is told
+        }
+        if (is_number[i]) found[i].clear();
+      }
+    }
     for (size_t i = 0; i < fields_; ++i) {
       columns_[i].categories.assign(found[i].begin(), found[i].end());
       std::ranges::sort(columns_[i].categories, CategoryLess);
@@ -126,16 +131,6 @@ class CsvSource final : public Source {
                           std::to_string(there) + " fields instead of " + std::to_string(fields_));
   }
 
-  template <typename Visit>
-  Status ForEachField(Visit visit) const {
-    CsvRecord record;
-    for (int64_t row = 0; row < rows(); ++row) {
-      ENGINE_RETURN_IF_ERROR(Split(row, &record));
-      for (size_t i = 0; i < fields_; ++i) visit(i, record.fields()[i]);
-    }
-    return {};
-  }
-
   // What Read writes for a field.
   Result<double> Number(int64_t row, size_t column, std::string_view field) const {
     const std::vector<std::string>& categories = columns_[column].categories;
@@ -148,7 +143,10 @@ class CsvSource final : public Source {
     }
     if (const std::optional<double> number = data_kit::ParseNumber(field)) return *number;
     if (IsMissing(field)) return kMissing;
-    return Bad(row, column, std::string(field.substr(0, 60)).append(": this is no number"));
+    return Bad(row, column,
+               std::string(field.substr(0, 60))
+                   .append(": this is no number, as others of its column are; if they are "
+                           "categories, name it in data.table.categorical"));
   }
 
   // Constant after Open.
@@ -162,10 +160,11 @@ class CsvSource final : public Source {
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenCsv(const std::string& path, const CsvFormat& format,
-                                        const std::string& categorical, const Source* like) {
+                                        const std::string& categorical, const Source* like,
+                                        std::span<const size_t> used) {
   ENGINE_ASSIGN_OR_RETURN(CsvFile file, CsvFile::Open(path, format.delimiter));
   auto source = std::make_unique<CsvSource>(std::move(file), format.header);
-  ENGINE_RETURN_IF_ERROR(source->ReadHeader(like));
+  ENGINE_RETURN_IF_ERROR(source->ReadHeader(like, used));
   if (like == nullptr) {
     ENGINE_ASSIGN_OR_RETURN(const auto columns,
                             FindColumns("categorical", categorical, source->columns()));

@@ -8,19 +8,20 @@
 #include <utility>
 #include <vector>
 
+#include "data_kit/elements.h"
 #include "data_kit/npy.h"
 #include "source.h"
 
 namespace engine::table {
 namespace {
 
-using data_kit::NpyArray;
+using data_kit::NumberArray;
 
 // x, y and w beside each other: column c of the source is in the first array whose end is above c.
 class ArraySource final : public Source {
  public:
-  explicit ArraySource(std::vector<NpyArray> arrays) : arrays_(std::move(arrays)) {
-    for (const NpyArray& array : arrays_) {
+  explicit ArraySource(std::vector<NumberArray> arrays) : arrays_(std::move(arrays)) {
+    for (const NumberArray& array : arrays_) {
       columns_.resize(columns_.size() + static_cast<size_t>(array.row_count()),
                       Column{.name = {}, .is_whole = array.type.is_integer(), .categories = {}});
       ends_.push_back(columns_.size());
@@ -40,10 +41,7 @@ class ArraySource final : public Source {
              columns[i + count] == columns[i] + count) {
         ++count;
       }
-      const NpyArray& from = arrays_[array];
-      const uint8_t* const bytes =
-          from.elements.data() + row * from.row_bytes() + first * size_t{from.type.size_bytes};
-      data_kit::ReadElements(from.type, bytes, static_cast<int64_t>(count), out + i);
+      arrays_[array].Read(row, static_cast<int64_t>(first), static_cast<int64_t>(count), out + i);
       i += count;
     }
     return {};
@@ -56,7 +54,7 @@ class ArraySource final : public Source {
   }
 
   void AddTo(kit::Digest& digest) const override {
-    for (const NpyArray& array : arrays_) {
+    for (const NumberArray& array : arrays_) {
       digest.AddParts(array.elements.data(), array.elements.size());
     }
   }
@@ -70,25 +68,24 @@ class ArraySource final : public Source {
   }
 
   // Constant.
-  const std::vector<NpyArray> arrays_;
+  const std::vector<NumberArray> arrays_;
   std::vector<Column> columns_;
   std::vector<size_t> ends_;  // of the columns of each array
 };
 
 }  // namespace
 
-Result<NpySource> OpenNpyTable(NpyPaths paths) {
+Result<std::unique_ptr<Source>> OpenNpyTable(NpyPaths paths, NpyLayout* layout) {
   if (paths.y.empty() && paths.x.ends_with(".npz")) paths.y = paths.x;
-  NpySource opened;
-  std::vector<NpyArray> arrays;
+  std::vector<NumberArray> arrays;
   const std::array<std::pair<std::string, const char*>, 3> parts{
       {{paths.x, "x"}, {paths.y, "y"}, {paths.w, "w"}}};
-  int64_t* const counts[] = {&opened.x_columns, &opened.y_columns, &opened.w_columns};
+  size_t* const counts[] = {&layout->x, &layout->y, &layout->w};
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [path, name] = parts[i];
     if (path.empty()) continue;  // only x must be
-    ENGINE_ASSIGN_OR_RETURN(NpyArray array, data_kit::OpenNpy(path, name));
-    *counts[i] = array.row_count();
+    ENGINE_ASSIGN_OR_RETURN(NumberArray array, data_kit::OpenNpy(path, name));
+    *counts[i] = static_cast<size_t>(array.row_count());
     if (!arrays.empty() && array.rows() != arrays.front().rows()) {
       return Status::Error(StatusCode::kBadData, "%s: %" PRId64 " rows for the %" PRId64 " of %s",
                            array.name.c_str(), array.rows(), arrays.front().rows(),
@@ -96,9 +93,12 @@ Result<NpySource> OpenNpyTable(NpyPaths paths) {
     }
     arrays.push_back(std::move(array));
   }
-  opened.extents.assign(arrays.front().shape.begin() + 1, arrays.front().shape.end());
-  opened.source = std::make_unique<ArraySource>(std::move(arrays));
-  return opened;
+  if (layout->w > 1) {
+    return Status::Error(StatusCode::kBadData, "%s: %zu numbers in a row; a weight is one",
+                         arrays.back().name.c_str(), layout->w);
+  }
+  layout->extents.assign(arrays.front().shape.begin() + 1, arrays.front().shape.end());
+  return std::unique_ptr<Source>(std::make_unique<ArraySource>(std::move(arrays)));
 }
 
 }  // namespace engine::table

@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "columns.h"
 #include "data_kit/csv.h"
 #include "data_kit/normalization.h"
 #include "data_kit/npy.h"
@@ -28,7 +27,6 @@
 #include "kit/dataset.h"
 #include "kit/digest.h"
 #include "kit/options.h"
-#include "kit/row_split.h"
 #include "source.h"
 
 namespace engine::table {
@@ -78,30 +76,25 @@ class Table final : public kit::ReadDataset {
 
  private:
   Status Read() override {
-    std::vector<int64_t> extents;
-    ENGINE_ASSIGN_OR_RETURN(train_, OpenSource(paths_, nullptr, &extents));
+    NpyLayout layout;
+    ENGINE_ASSIGN_OR_RETURN(train_, OpenSource(paths_, &layout));
+    ENGINE_RETURN_IF_ERROR(Choose(layout));
     if (!eval_paths_.x.empty()) {
-      std::vector<int64_t> same;
-      ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, train_.get(), &same));
-      if (extents != same || eval_->columns().size() != train_->columns().size()) {
-        return Status::Error(StatusCode::kBadData,
-                             "%s: its rows have another shape than those of %s",
-                             eval_paths_.x.c_str(), paths_.x.c_str());
+      NpyLayout same;
+      ENGINE_ASSIGN_OR_RETURN(eval_, OpenSource(eval_paths_, &same));
+      if (layout != same) {
+        return Status::Error(
+            StatusCode::kBadData,
+            "%s: its rows, targets or weights have another shape than those of %s; "
+            "see eval_target_path, eval_weight_path",
+            eval_paths_.x.c_str(), paths_.x.c_str());
       }
     }
     split_ = kit::RowSplit(train_->rows(), eval_ ? 0 : holdout_, seed_);
     train_samples_ = split_.count(Split::kTrain);
     held_out_samples_ = eval_ ? eval_->rows() : split_.count(Split::kHeldOut);
-    if (train_samples_ == 0) {
-      return Status::Error(StatusCode::kBadData,
-                           "%s: all rows are held out; lower data.table.holdout", paths_.x.c_str());
-    }
-    ENGINE_RETURN_IF_ERROR(MakeFeatures(extents));
+    ENGINE_RETURN_IF_ERROR(MakeFeatures(layout.y == 0 ? std::vector<int64_t>() : layout.extents));
     ENGINE_RETURN_IF_ERROR(MakeTarget());
-    has_weight_ = choice_.weight.has_value();
-    used_ = choice_.features;
-    used_.insert(used_.end(), choice_.targets.begin(), choice_.targets.end());
-    if (has_weight_) used_.push_back(*choice_.weight);
     kit::Digest digest;
     train_->AddTo(digest);
     digest_ = digest.Text();
@@ -109,26 +102,9 @@ class Table final : public kit::ReadDataset {
     return {};
   }
 
-  // Also which columns are what, of the data to train on.
-  Result<std::unique_ptr<Source>> OpenSource(const NpyPaths& paths, const Source* like,
-                                             std::vector<int64_t>* extents) {
-    const bool chooses = like == nullptr;
-    if (data_kit::IsNumpyFile(paths.x)) {
-      ENGINE_ASSIGN_OR_RETURN(NpySource opened, OpenNpyTable(paths));
-      *extents = opened.extents;
-      if (!chooses) return std::move(opened.source);
-      if (opened.y_columns == 0) {
-        ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, opened.source->columns()));
-        *extents = {};
-      } else {
-        const auto x = static_cast<size_t>(opened.x_columns);
-        const auto y = static_cast<size_t>(opened.y_columns);
-        for (size_t i = 0; i < x; ++i) choice_.features.push_back(i);
-        for (size_t i = x; i < x + y; ++i) choice_.targets.push_back(i);
-      }
-      if (opened.w_columns > 0) choice_.weight = opened.source->columns().size() - 1;
-      return std::move(opened.source);
-    }
+  // After the data to train on, `train_`, with its columns.
+  Result<std::unique_ptr<Source>> OpenSource(const NpyPaths& paths, NpyLayout* layout) const {
+    if (data_kit::IsNumpyFile(paths.x)) return OpenNpyTable(paths, layout);
     if (!paths.y.empty() || !paths.w.empty()) {
       return Status::Error(StatusCode::kConfig,
                            "data.table: target_path and weight_path are for .npy files; of %s name "
@@ -137,11 +113,29 @@ class Table final : public kit::ReadDataset {
     }
     ENGINE_ASSIGN_OR_RETURN(const char delimiter,
                             data_kit::ParseDelimiter("data.table.delimiter", delimiter_));
-    const CsvFormat format{delimiter, header_};
-    ENGINE_ASSIGN_OR_RETURN(auto source, OpenCsv(paths.x, format, categorical_, like));
-    if (!chooses) return source;
-    ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, source->columns()));
-    return source;
+    return OpenCsv(paths.x, {delimiter, header_}, categorical_, train_.get(), used_);
+  }
+
+  // Which columns are what: those of arrays of their own follow from the layout.
+  Status Choose(const NpyLayout& layout) {
+    std::vector<Column> columns = train_->columns();
+    columns.resize(columns.size() - layout.w);
+    if (layout.y == 0) {
+      ENGINE_ASSIGN_OR_RETURN(choice_, ChooseColumns(choices_, columns));
+    } else if (choices_ != ChoiceOptions()) {
+      return Status::Error(StatusCode::kConfig,
+                           "data.table: features, target, weight and ignore choose columns of one "
+                           "array; where targets are an array of their own, leave them out");
+    }
+    for (size_t i = 0; layout.y > 0 && i < columns.size(); ++i) {
+      (i < layout.x ? choice_.features : choice_.targets).push_back(i);
+    }
+    if (layout.w > 0) choice_.weight = columns.size();
+    has_weight_ = choice_.weight.has_value();
+    used_ = choice_.features;
+    used_.insert(used_.end(), choice_.targets.begin(), choice_.targets.end());
+    if (has_weight_) used_.push_back(*choice_.weight);
+    return {};
   }
 
   // Where in a sample each feature lies, its mean and deviation, and the shape of all of them.
@@ -272,15 +266,17 @@ class Table final : public kit::ReadDataset {
       } else if (is_categorical && values[f] < 0) {
         return from.Bad(row, choice_.features[f],
                         "missing, or a category that the data to train on lacks");
-      } else if (!std::isfinite(values[f]) && !fills_missing_) {
-        return from.Bad(row, choice_.features[f],
-                        "a number is missing; with data.table.missing \"mean\" it is the mean of "
-                        "its column");
       } else {
-        const double value = std::isfinite(values[f]) ? values[f] : double{feature.mean};
+        const bool fills = fills_missing_ && !std::isfinite(values[f]);
+        const double value = fills ? double{feature.mean} : values[f];
         const double centered =
             normalizes_ && !is_categorical ? value - double{feature.mean} : value;
         *out = static_cast<float>(centered / double{feature.deviation});
+        if (!std::isfinite(*out)) {
+          return from.Bad(row, choice_.features[f],
+                          "a number is missing, or too large for float32; with data.table.missing "
+                          "\"mean\" a missing one is the mean of its column");
+        }
       }
       out += feature.width;
     }
@@ -291,16 +287,18 @@ class Table final : public kit::ReadDataset {
   Status WriteTarget(const Source& from, int64_t row, size_t column, double value,
                      std::byte* out) const {
     if (target_.classes > 0) {
-      const auto number = static_cast<int32_t>(value);
-      if (value >= 0 && value < static_cast<double>(target_.classes) && number == value) {
-        std::memcpy(out, &number, sizeof number);
-        return {};
+      if (!(value >= 0 && value < static_cast<double>(target_.classes) &&
+            value == std::floor(value))) {
+        return from.Bad(row, column, "the class is missing, or none of the data to train on");
       }
-      return from.Bad(row, column, "the class is missing, or none of the data to train on");
+      const auto number = static_cast<int32_t>(value);
+      std::memcpy(out, &number, sizeof number);
+      return {};
     }
     const auto number = static_cast<float>(value);
     std::memcpy(out, &number, sizeof number);
-    return std::isfinite(value) ? Status() : from.Bad(row, column, "the target is missing");
+    if (std::isfinite(number)) return {};
+    return from.Bad(row, column, "the target is missing, or too large for float32");
   }
 
   // Constant after Open.
@@ -318,11 +316,6 @@ class Table final : public kit::ReadDataset {
   std::vector<size_t> used_;  // columns: features, targets, weight
 };
 
-StatusValue Create(Host&, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.table.holdout", options.Float("holdout")));
-  return kit::Make<Table>(out, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -330,7 +323,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
      .doc = "rows of CSV files and of NumPy's .npy and .npz: numbers, categories, classes",
-     .create = Create},
+     .create = kit::Create<Table>},
     NoOps(),
     std::array{
         kit::PathOption("path", kit::Path::kRequired, "a .csv, .npy, .npz or .npz:ARRAY"),
@@ -341,8 +334,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         kit::PathOption("eval_path", kit::Path::kOptional, "the same to hold out"),
         kit::PathOption("eval_target_path", kit::Path::kOptional, "its targets"),
         kit::PathOption("eval_weight_path", kit::Path::kOptional, "its weights"),
-        kit::FloatOption("holdout", "0.1", 0, 1,
-                         "without eval_path: the share of rows, by a hash, that is held out"),
+        kit::HoldoutOption("without eval_path: the share of rows, by a hash, that is held out"),
         kit::StringOption("target", "",
                           "columns, by name or number (-1: the last, which is the default)"),
         kit::StringOption("features", "", "columns; default: all the others"),

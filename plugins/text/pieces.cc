@@ -25,9 +25,9 @@ Result<SentencePieceFunction*> Load() {
                        dlerror());
 }
 
-void Append(void* context, const int32_t* pieces, size_t count) {
-  auto* const to = static_cast<std::vector<int32_t>*>(context);
-  to->insert(to->end(), pieces, pieces + count);
+void Append(void* context, size_t text, const int32_t* pieces, size_t count) {
+  std::vector<int32_t>& to = static_cast<Pieces*>(context)->of[text];
+  to.insert(to.end(), pieces, pieces + count);
 }
 
 }  // namespace
@@ -36,22 +36,20 @@ Result<Pieces> SplitIntoPieces(const std::string& model_path,
                                const std::vector<std::string_view>& texts) {
   ENGINE_ASSIGN_OR_RETURN(const kit::MappedFile file, kit::MappedFile::Open(model_path));
   ENGINE_ASSIGN_OR_RETURN(SentencePieceFunction* const split, Load());
-  Pieces pieces;
-  for (const std::string_view text : texts) {
-    SentencePieceCall call{.model = reinterpret_cast<const char*>(file.bytes().data()),
-                           .model_bytes = file.bytes().size(),
-                           .text = text.data(),
-                           .text_bytes = text.size(),
-                           .context = &pieces.of.emplace_back(),
-                           .sink = Append,
-                           .vocabulary = 0,
-                           .message = {}};
-    if (!split(&call)) {
-      return Status::Error(StatusCode::kBadData, "%s: not a model of SentencePiece: %s",
-                           model_path.c_str(), call.message);
-    }
-    pieces.vocabulary = call.vocabulary;
+  Pieces pieces{.of = std::vector<std::vector<int32_t>>(texts.size())};
+  SentencePieceCall call{
+      .model = {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+      .texts = texts.data(),
+      .text_count = texts.size(),
+      .context = &pieces,
+      .sink = Append,
+      .vocabulary = 0,
+      .message = {}};
+  if (!split(&call)) {
+    return Status::Error(StatusCode::kBadData, "%s: not a model of SentencePiece: %s",
+                         model_path.c_str(), call.message);
   }
+  pieces.vocabulary = call.vocabulary;
   return pieces;
 }
 

@@ -6,18 +6,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace engine::text {
 
 struct SentencePieceCall {
-  // The content of the file of a model, and a text.
-  const char* model;
-  size_t model_bytes;
-  const char* text;
-  size_t text_bytes;
-  // Gets the pieces of the text, a part at a time.
+  // The content of the file of a model, and texts.
+  std::string_view model;
+  const std::string_view* texts;
+  size_t text_count;
+  // Gets the pieces of text `text`, a part at a time.
   void* context;
-  void (*sink)(void* context, const int32_t* pieces, size_t count);
+  void (*sink)(void* context, size_t text, const int32_t* pieces, size_t count);
   // Out: the pieces that the model knows; or why it failed.
   int64_t vocabulary;
   char message[200];

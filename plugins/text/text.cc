@@ -104,11 +104,6 @@ class Text final : public kit::TokenDataset {
   std::vector<int32_t> train_pieces_, held_out_pieces_;
 };
 
-StatusValue Create(Host&, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.text.holdout", options.Float("holdout")));
-  return kit::Make<Text>(out, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -116,14 +111,13 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
      .doc = "a text file, or the text files of a folder, as bytes or as pieces of SentencePiece",
-     .create = Create},
+     .create = kit::Create<Text>},
     NoOps(),
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "a file, or a folder whose text files are read"),
                kit::IntOption("context", "64", 1, 1 << 20, "tokens of a sample"),
                kit::PathOption("sentencepiece", kit::Path::kOptional,
                                "a model of SentencePiece; without it tokens are bytes"),
-               kit::FloatOption("holdout", "0.1", 0, 1,
-                                "share of each file, at its end, that is not trained on")});
+               kit::HoldoutOption("share of each file, at its end, that is not trained on")});
 
 }  // namespace engine::text

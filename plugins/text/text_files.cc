@@ -1,12 +1,12 @@
 #include "text_files.h"
 
 #include <algorithm>
-#include <boost/locale/utf.hpp>
 #include <cinttypes>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "kit/dataset.h"
 #include "kit/file.h"
 
 namespace engine::text {
@@ -80,12 +80,7 @@ Result<std::vector<std::string>> ReadFolder(const std::string& folder) {
 }  // namespace
 
 bool IsText(std::string_view content) noexcept {
-  using Utf8 = boost::locale::utf::utf_traits<char>;
-  for (const char *next = content.begin(), *end = content.end(); next != end;) {
-    const boost::locale::utf::code_point point = Utf8::decode(next, end);
-    if (point == 0 || !boost::locale::utf::is_valid_codepoint(point)) return false;
-  }
-  return true;
+  return content.find('\0') == content.npos && kit::IsUtf8(content);
 }
 
 Result<std::vector<std::string>> ReadTextFiles(const std::string& path) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "data_kit/npy.h"
@@ -11,114 +13,111 @@ namespace engine::tokens {
 namespace {
 
 using data_kit::ElementType;
+using data_kit::NumberArray;
 
-constexpr int64_t kHeaderBytes = 256 * 4;
-constexpr int32_t kMagicOfExamples = 20240522;  // HellaSwag and the like
+constexpr size_t kHeaderBytes = 256 * 4;
 
-struct Kind {
+constexpr struct Kind {
   int32_t magic, version;
-  uint8_t token_bytes;
-};
-constexpr Kind kKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+  uint8_t token_bytes;  // 0: multiple-choice examples, as of HellaSwag
+} kKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}, {20240522, 1, 0}};
 
-Result<Kind> FindKind(const std::string& path, int32_t magic, int32_t version) {
-  if (magic == kMagicOfExamples) {
-    return Status::Error(StatusCode::kBadData,
-                         "%s: multiple-choice examples of llm.c (magic %d), not tokens to train on",
-                         path.c_str(), magic);
+// Null: not of llm.c.
+const Kind* FindKind(std::span<const uint8_t> file) {
+  int64_t magic = 0;
+  if (file.size() >= 4) {
+    data_kit::ReadElements({ElementType::Kind::kSigned, 4}, file.data(), 1, &magic);
   }
-  for (const Kind& kind : kKinds) {
-    if (magic != kind.magic) continue;
-    if (version == kind.version) return kind;
-    return Status::Error(
-        StatusCode::kBadData,
-        "%s: version %d of the token files of llm.c with magic %d; only version %d "
-        "is read",
-        path.c_str(), version, magic, kind.version);
-  }
-  return Status::Error(StatusCode::kBadData,
-                       "%s: neither a token file of llm.c nor a .npy: it begins with %d instead of "
-                       "%d; if it is tokens alone, as nanoGPT's, set data.tokens.format to "
-                       "\"uint16\" or \"uint32\"",
-                       path.c_str(), magic, kKinds[0].magic);
+  const auto* const found = std::ranges::find(kKinds, magic, &Kind::magic);
+  return found == std::end(kKinds) ? nullptr : found;
 }
 
 // The number of tokens comes from the file: it is believed only when exactly so many bytes follow.
-Result<uint8_t> CheckHeader(const std::string& path, std::span<const uint8_t> file) {
-  const auto size_bytes = static_cast<int64_t>(file.size());
-  if (size_bytes < kHeaderBytes) {
+Status CheckHeader(const std::string& path, std::span<const uint8_t> file, const Kind& kind) {
+  if (kind.token_bytes == 0) {
     return Status::Error(StatusCode::kBadData,
-                         "%s: %" PRId64
-                         " bytes are too few for a token file of llm.c, whose header has %" PRId64,
-                         path.c_str(), size_bytes, kHeaderBytes);
+                         "%s: multiple-choice examples of llm.c, not tokens to train on",
+                         path.c_str());
+  }
+  if (file.size() < kHeaderBytes) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: %zu bytes are too few for a token file of llm.c; is it cut short?",
+                         path.c_str(), file.size());
   }
   int64_t header[3];
   data_kit::ReadElements({ElementType::Kind::kSigned, 4}, file.data(), 3, header);
-  ENGINE_ASSIGN_OR_RETURN(const Kind kind, FindKind(path, static_cast<int32_t>(header[0]),
-                                                    static_cast<int32_t>(header[1])));
-  const int64_t count = header[2];
-  if (count >= 0 && size_bytes == kHeaderBytes + count * kind.token_bytes) return kind.token_bytes;
+  if (header[1] != kind.version) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: version %" PRId64
+                         " of the token files of llm.c with magic %d; only version %d is read",
+                         path.c_str(), header[1], kind.magic, kind.version);
+  }
+  const auto there = static_cast<int64_t>(file.size() - kHeaderBytes);
+  if (there == header[2] * kind.token_bytes) return {};
   return Status::Error(StatusCode::kBadData,
                        "%s: the header announces %" PRId64 " tokens, and %" PRId64
                        " bytes follow it; is the file cut short?",
-                       path.c_str(), count, size_bytes - kHeaderBytes);
+                       path.c_str(), header[2], there);
 }
 
 }  // namespace
 
-Result<TokenFile> TokenFile::Open(const std::string& path, Format format) {
+Result<NumberArray> OpenTokens(const std::string& path, Format format) {
   ENGINE_ASSIGN_OR_RETURN(kit::MappedFile mapped, kit::MappedFile::Open(path));
   const auto kept = std::make_shared<const kit::MappedFile>(std::move(mapped));
-  const std::span<const uint8_t> bytes = kept->bytes();
-  TokenFile file;
-  file.path_ = path;
-  file.memory_ = kept;
+  NumberArray file{.name = path, .elements = kept->bytes(), .memory = kept};
+  const Kind* const kind = FindKind(file.elements);
+  const bool is_npy = data_kit::IsNpy(file.elements);
+  if (format != Format::kGuess && (kind != nullptr || is_npy)) {
+    return Status::Error(StatusCode::kBadData,
+                         "%s: a token file of llm.c or a .npy, not tokens alone: leave "
+                         "data.tokens.format at \"guess\"",
+                         path.c_str());
+  }
   if (format != Format::kGuess) {
-    file.type_.size_bytes = format == Format::kUint16 ? 2 : 4;
-    if (bytes.size() % file.type_.size_bytes != 0) {
+    file.type.size_bytes = format == Format::kUint16 ? 2 : 4;
+    if (file.elements.size() % file.type.size_bytes != 0) {
       return Status::Error(StatusCode::kBadData, "%s: %zu bytes are no whole number of tokens",
-                           path.c_str(), bytes.size());
+                           path.c_str(), file.elements.size());
     }
-    file.tokens_ = bytes;
-  } else if (data_kit::IsNpy(bytes)) {
-    ENGINE_ASSIGN_OR_RETURN(const data_kit::NpyArray array, data_kit::ParseNpy(path, bytes, kept));
-    if (!array.type.is_integer()) {
+  } else if (is_npy) {
+    ENGINE_ASSIGN_OR_RETURN(file, data_kit::ParseNpy(path, file.elements, kept));
+    if (!file.type.is_integer()) {
       return Status::Error(StatusCode::kBadData, "%s: floats are no tokens", path.c_str());
     }
-    file.type_ = array.type;
-    file.tokens_ = array.elements;
+  } else if (kind != nullptr) {
+    ENGINE_RETURN_IF_ERROR(CheckHeader(path, file.elements, *kind));
+    file.type.size_bytes = kind->token_bytes;
+    file.elements = file.elements.subspan(kHeaderBytes);
   } else {
-    ENGINE_ASSIGN_OR_RETURN(file.type_.size_bytes, CheckHeader(path, bytes));
-    file.tokens_ = bytes.subspan(kHeaderBytes);
+    return Status::Error(StatusCode::kBadData,
+                         "%s: neither a token file of llm.c, which begins with %d or %d, nor a "
+                         ".npy; if it is tokens alone, as nanoGPT's, set data.tokens.format to "
+                         "\"uint16\" or \"uint32\"",
+                         path.c_str(), kKinds[0].magic, kKinds[1].magic);
   }
-  file.header_bytes_ = file.tokens_.data() - bytes.data();
+  file.shape = {static_cast<int64_t>(file.elements.size()) / file.type.size_bytes};
   return file;
 }
 
-Status TokenFile::Read(int64_t begin, int64_t count, int32_t vocabulary, int32_t* tokens) const {
+Status ReadTokens(const NumberArray& file, int64_t begin, int64_t count, int32_t vocabulary,
+                  int32_t* tokens) {
   constexpr int64_t kChunk = 512;
   int64_t chunk[kChunk];
   for (int64_t done = 0; done < count; done += kChunk) {
     const int64_t size = std::min(kChunk, count - done);
-    data_kit::ReadElements(type_, BytesOf(begin + done, size).data(), size, chunk);
+    file.Read(begin + done, 0, size, chunk);
     for (int64_t i = 0; i < size; ++i) {
       tokens[done + i] = static_cast<int32_t>(chunk[i]);
       if (chunk[i] >= 0 && chunk[i] < vocabulary) [[likely]]
         continue;
-      const int64_t token = begin + done + i;
-      return Status::Error(StatusCode::kBadData,
-                           "%s: token %" PRId64 ", at offset %" PRId64 ", is %" PRId64
-                           "; with data.tokens.vocabulary %d they are 0 to %d",
-                           path_.c_str(), token, header_bytes_ + token * type_.size_bytes, chunk[i],
-                           vocabulary, vocabulary - 1);
+      return Status::Error(
+          StatusCode::kBadData,
+          "%s: token %" PRId64 " is %" PRId64 "; with data.tokens.vocabulary %d they are 0 to %d",
+          file.name.c_str(), begin + done + i, chunk[i], vocabulary, vocabulary - 1);
     }
   }
   return {};
-}
-
-std::span<const uint8_t> TokenFile::BytesOf(int64_t begin, int64_t count) const {
-  return tokens_.subspan(static_cast<size_t>(begin * type_.size_bytes),
-                         static_cast<size_t>(count * type_.size_bytes));
 }
 
 }  // namespace engine::tokens

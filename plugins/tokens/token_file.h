@@ -11,8 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string>
 
 #include "data_kit/elements.h"
@@ -24,30 +22,13 @@ namespace engine::tokens {
 // guessed.
 enum class Format { kGuess, kUint16, kUint32 };
 
-class TokenFile {
- public:
-  // kMissingInput; kBadData, with the path, when the header is not as above or the file has not
-  // exactly the bytes that it announces. Tokens are not looked at.
-  static Result<TokenFile> Open(const std::string& path, Format format);
+// The tokens of a file, mapped; none of them is looked at. kMissingInput; kBadData, with the path,
+// when the header is not as above or the file has not exactly the bytes that it announces.
+Result<data_kit::NumberArray> OpenTokens(const std::string& path, Format format);
 
-  const std::string& path() const { return path_; }
-  int64_t size() const {  // tokens
-    return static_cast<int64_t>(tokens_.size()) / type_.size_bytes;
-  }
-
-  // Writes tokens [begin, begin + count), which must be inside of the file. kBadData, with path and
-  // place of the first one that is not less than `vocabulary`. [any-thread]
-  Status Read(int64_t begin, int64_t count, int32_t vocabulary, int32_t* tokens) const;
-
-  // The bytes of tokens [begin, begin + count).
-  std::span<const uint8_t> BytesOf(int64_t begin, int64_t count) const;
-
- private:
-  std::string path_;
-  data_kit::ElementType type_;
-  std::span<const uint8_t> tokens_;
-  int64_t header_bytes_ = 0;
-  std::shared_ptr<const void> memory_;  // has tokens_: the mapped file
-};
+// Writes tokens [begin, begin + count), which must be inside of the file. kBadData, with path and
+// number of the first one that is not less than `vocabulary`. [any-thread]
+Status ReadTokens(const data_kit::NumberArray& file, int64_t begin, int64_t count,
+                  int32_t vocabulary, int32_t* tokens);
 
 }  // namespace engine::tokens

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
 #include <regex>
 #include <string>
 #include <system_error>
@@ -34,9 +33,8 @@ namespace fs = std::filesystem;
 
 // Tokens [begin, begin + count) of a file.
 struct Slice {
-  std::shared_ptr<const TokenFile> file;
-  int64_t begin = 0;
-  int64_t count = 0;
+  data_kit::NumberArray file;
+  int64_t begin = 0, count = 0;
 };
 
 // What is trained on, or what is held out.
@@ -71,7 +69,7 @@ Result<Paths> FindFiles(const std::string& path, const std::string& eval_path) {
   Paths paths;
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    paths.train = {path};  // TokenFile says what is wrong with it
+    paths.train = {path};  // OpenTokens says what is wrong with it
   } else {
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
       const Purpose purpose = PurposeOf(it->path().filename().native());
@@ -97,10 +95,9 @@ Result<Paths> FindFiles(const std::string& path, const std::string& eval_path) {
 Status OpenFiles(const std::vector<std::string>& paths, Format format, double holdout,
                  std::vector<Slice>* first, std::vector<Slice>* rest) {
   for (const std::string& path : paths) {
-    ENGINE_ASSIGN_OR_RETURN(TokenFile opened, TokenFile::Open(path, format));
-    const auto file = std::make_shared<const TokenFile>(std::move(opened));
-    const int64_t held_out = kit::HoldoutCount(file->size(), holdout);
-    const int64_t cut = file->size() - held_out;
+    ENGINE_ASSIGN_OR_RETURN(const data_kit::NumberArray file, OpenTokens(path, format));
+    const int64_t held_out = kit::HoldoutCount(file.rows(), holdout);
+    const int64_t cut = file.rows() - held_out;
     first->push_back({.file = file, .begin = 0, .count = cut});
     if (held_out > 0) rest->push_back({.file = file, .begin = cut, .count = held_out});
   }
@@ -128,10 +125,10 @@ class Tokens final : public kit::TokenDataset {
       const auto [place, number] = kit::Locate(from.ends, index);
       const Slice& slice = from.slices[place];
       const int64_t begin = slice.begin + number * context_ + offset;
-      ENGINE_RETURN_IF_ERROR(slice.file->Read(begin, context_, vocabulary_, input));
+      ENGINE_RETURN_IF_ERROR(ReadTokens(slice.file, begin, context_, vocabulary_, input));
       std::copy(input + 1, input + context_, target);
       ENGINE_RETURN_IF_ERROR(
-          slice.file->Read(begin + context_, 1, vocabulary_, target + context_ - 1));
+          ReadTokens(slice.file, begin + context_, 1, vocabulary_, target + context_ - 1));
       input += context_;
       target += context_;
     }
@@ -152,8 +149,8 @@ class Tokens final : public kit::TokenDataset {
                      {"tokens", " in one file", "more tokens or a smaller data.tokens.context"}));
     kit::Digest digest;
     for (const Slice& slice : train_.slices) {
-      const auto bytes = slice.file->BytesOf(slice.begin, slice.count);
-      digest.AddParts(bytes.data(), bytes.size());
+      digest.AddParts(slice.file.elements.data(),
+                      static_cast<size_t>(slice.count * slice.file.type.size_bytes));
     }
     digest_ = digest.Text();
     return {};
@@ -176,11 +173,6 @@ class Tokens final : public kit::TokenDataset {
   Slices train_, held_out_;
 };
 
-StatusValue Create(Host&, const Options& options, Object** out) noexcept {
-  ENGINE_RETURN_IF_ERROR(kit::CheckHoldout("data.tokens.holdout", options.Float("holdout")));
-  return kit::Make<Tokens>(out, options);
-}
-
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
@@ -188,7 +180,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
      .version = "1.0.0",
      .kind = PluginKind::kDataset,
      .doc = "tokens in files of llm.c, .npy or, as nanoGPT's .bin, alone",
-     .create = Create},
+     .create = kit::Create<Tokens>},
     NoOps(),
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "a file, or a folder with *_train*.bin and *_val*.bin, or .npy"),
@@ -197,7 +189,6 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                kit::IntOption("context", "1024", 1, 1 << 20, "tokens of a sample"),
                kit::IntOption("vocabulary", "50257", 2, 2147483647, "tokens are less than this"),
                kit::PathOption("eval_path", kit::Path::kOptional, "file with held-out tokens"),
-               kit::FloatOption("holdout", "0.1", 0, 1,
-                                "where no file is held out, the share of each, at its end")});
+               kit::HoldoutOption("where no file is held out, the share of each, at its end")});
 
 }  // namespace engine::tokens

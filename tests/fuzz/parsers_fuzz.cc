@@ -66,9 +66,9 @@ std::span<const uint8_t> BytesOf(std::string_view content) {
 }
 
 void ReadNumpy(std::string_view content) {
-  const auto check = [](const data_kit::NpyArray& array) {
+  const auto check = [](const data_kit::NumberArray& array) {
     std::vector<double> row(static_cast<size_t>(array.row_count()));
-    array.ReadRow(array.rows() - 1, row.data());
+    array.Read(array.rows() - 1, 0, array.row_count(), row.data());
   };
   const auto array = data_kit::ParseNpy("input", BytesOf(content), nullptr);
   if (array.ok()) check(*array);
@@ -109,9 +109,9 @@ constexpr void (*kTargets[])(Text) = {
     [](Text content) { (void)trace::ReadTrace(File(content).path()); },
     [](Text text) { (void)trace::ParseTimeline(text); },
     [](Text content) {
-      const auto file = tokens::TokenFile::Open(File(content).path(), tokens::Format::kGuess);
-      std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->size()) : 0);
-      if (file.ok()) (void)file->Read(0, file->size(), 50257, read.data());
+      const auto file = tokens::OpenTokens(File(content).path(), tokens::Format::kGuess);
+      std::vector<int32_t> read(file.ok() ? static_cast<size_t>(file->rows()) : 0);
+      if (file.ok()) (void)tokens::ReadTokens(*file, 0, file->rows(), 50257, read.data());
     },
     [](Text content) { (void)mnist::ReadIdx(File(content).path(), 1, 4); },  // plain or gzip
     [](Text content) {

@@ -23,12 +23,12 @@ using testing::IdxLabels;
 using testing::TempFolder;
 
 // Of an array of exactly `dimensions` dimensions of bytes.
-Result<mnist::IdxArray> ReadIdx(const std::string& path, int32_t dimensions) {
+Result<data_kit::NumberArray> ReadIdx(const std::string& path, int32_t dimensions) {
   return mnist::ReadIdx(path, dimensions, dimensions);
 }
 
-std::vector<int> ValuesOf(const mnist::IdxArray& array) {
-  return {array.values.begin(), array.values.end()};
+std::vector<int> ValuesOf(const data_kit::NumberArray& array) {
+  return {array.elements.begin(), array.elements.end()};
 }
 
 void ExpectBad(const std::string& path, int32_t dimensions, const std::string& reason) {
@@ -40,7 +40,7 @@ TEST(Idx, ReadsPlainAndGzipByContent) {
   TempFolder folder;
   for (const std::string& content : {IdxImages(3), Gzip(IdxImages(3))}) {
     const auto array = ValueOf(ReadIdx(folder.Write("images", content), 3));
-    EXPECT_TRUE(array.shape == (Shape{3, 2, 3}));
+    EXPECT_THAT(array.shape, ::testing::ElementsAre(3, 2, 3));
     EXPECT_THAT(ValuesOf(array), ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15,
                                                         20, 21, 22, 23, 24, 25));
   }
@@ -132,7 +132,7 @@ TEST(Idx, ReadsEveryTypeOfElement) {
     content[2] = c.type;
     const auto array = ValueOf(mnist::ReadIdx(folder.Write("x", content), 2, 4));
     double values[2];
-    array.ReadRow(0, 2, values);
+    array.Read(0, 0, 2, values);
     EXPECT_EQ(values[0], c.value);
     EXPECT_EQ(values[1], c.value);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -73,6 +74,18 @@ TEST_F(Images, ClassesAreFoldersInTheirOrder) {
   EXPECT_EQ(info.targets[0].classes, 2);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Sample(opened, i).back(), i < 2 ? 0 : 1);
   EXPECT_EQ(std::string(Query<ClassNames>(*opened.dataset)->ClassName(0, 1)), "dog");
+}
+
+TEST_F(Images, FoldersThatAreNoClassesAreRefused) {
+  folder_.Write("a/1.png", Ramp(2, 2));
+  folder_.Write("b/1.gif", "no image");
+  ExpectError(StatusCode::kBadData, HasSubstr("b: no image (.png, .jpg, .jpeg) in this folder"));
+  folder_.Write("b/1.png", Ramp(2, 2));
+  std::filesystem::create_directory_symlink("..", folder_ / "b/back");
+  ExpectError(StatusCode::kBadData, HasSubstr("a link that leads back?"));
+  std::filesystem::remove(folder_ / "b/back");
+  folder_.Write("k\xf6ln/1.png", Ramp(2, 2));
+  ExpectError(StatusCode::kBadData, HasSubstr("the class 'k?ln' is not UTF-8; rename its folder"));
 }
 
 TEST_F(Images, FoldersToTrainAndToEvaluateAndLists) {

@@ -92,15 +92,17 @@ TEST_F(Mnist, BadFilesAreRefused) {
   ExpectError(StatusCode::kBadData, HasSubstr("there are no images"));
 }
 
-TEST_F(Mnist, HeldOutImagesOfAnotherSizeAreRefused) {
+TEST_F(Mnist, HeldOutImagesOfAnotherSizeOrTypeAreRefused) {
   options_["eval_images"] = folder_.Write("other", IdxHeader({1, 3, 2}) + "012345");
   options_["eval_labels"] = folder_.Write("label", IdxLabels(1));
-  ExpectError(StatusCode::kBadData, HasSubstr("have another size"));
+  ExpectError(StatusCode::kBadData, HasSubstr("another type or another size"));
+  std::string is_signed = IdxHeader({1, 2, 3}) + "012345";
+  is_signed[2] = 0x09;
+  options_["eval_images"] = folder_.Write("signed", is_signed);
+  ExpectError(StatusCode::kBadData, HasSubstr("another type or another size"));
 }
 
 TEST_F(Mnist, OptionsThatMakeNoSense) {
-  options_["holdout"] = "1";
-  ExpectError(StatusCode::kConfig, HasSubstr("data.mnist.holdout is"));
   options_["holdout"] = "0.96";
   ExpectError(StatusCode::kBadData, HasSubstr("are all held out"));
   options_["holdout"] = "0.1";

@@ -34,9 +34,9 @@ struct ZipContent {
   std::string name, packed;
   int method = 0;
   size_t size = 0;
+  std::string checksum = std::string(4, '\0');  // compared of what is packed alone
 };
 
-// Without checksums, which no reader here compares.
 inline std::string ZipBytes(const std::vector<ZipContent>& members) {
   std::string bytes, directory;
   for (const ZipContent& member : members) {
@@ -45,7 +45,8 @@ inline std::string ZipBytes(const std::vector<ZipContent>& members) {
       AppendLittle(to, 20, 2);
       AppendLittle(to, 0, 2);
       AppendLittle(to, static_cast<uint64_t>(member.method), 2);
-      AppendLittle(to, 0, 8);  // time, checksum
+      AppendLittle(to, 0, 4);  // time
+      to += member.checksum;
       AppendLittle(to, member.packed.size(), 4);
       AppendLittle(to, member.size, 4);
       AppendLittle(to, member.name.size(), 2);

@@ -14,7 +14,7 @@
 namespace engine {
 namespace {
 
-using data_kit::NpyArray;
+using data_kit::NumberArray;
 using data_kit::OpenNpy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -22,9 +22,9 @@ using testing::NpyBytes;
 using testing::TempFolder;
 using testing::ZipBytes;
 
-std::vector<double> Row(const NpyArray& array, int64_t row) {
+std::vector<double> Row(const NumberArray& array, int64_t row) {
   std::vector<double> values(static_cast<size_t>(array.row_count()));
-  array.ReadRow(row, values.data());
+  array.Read(row, 0, array.row_count(), values.data());
   return values;
 }
 
@@ -52,16 +52,22 @@ TEST(Npy, ArraysInZipFilesAreFoundByName) {
   TempFolder folder;
   const std::string x = NpyBytes<float>("<f4", "(2, 2)", {1, 2, 3, 4});
   const std::string y = NpyBytes<int64_t>("<i8", "(2,)", {7, 8});
-  // Between the header and the trailer of gzip there is raw deflate.
+  // Between the header of gzip and its trailer, which begins with the checksum, is raw deflate.
   const std::string gzip = testing::Gzip(y), packed = gzip.substr(10, gzip.size() - 18);
-  const std::string path =
-      folder.Write("d.npz", ZipBytes({{"x.npy", x, 0, x.size()}, {"y.npy", packed, 8, y.size()}}));
+  const std::string checksum = gzip.substr(gzip.size() - 8, 4);
+  const std::string path = folder.Write(
+      "d.npz", ZipBytes({{"x.npy", x, 0, x.size()}, {"y.npy", packed, 8, y.size(), checksum}}));
   EXPECT_THAT(Row(ValueOf(OpenNpy(path, "x")), 1), ElementsAre(3, 4));
   EXPECT_THAT(Row(ValueOf(OpenNpy(path + ":y", "x")), 1), ElementsAre(8));
   EXPECT_THAT(OpenNpy(path + ":z", "x"),
               FailsWith(StatusCode::kBadData, HasSubstr("d.npz:z: there is no such array; there "
                                                         "are x, y")));
-  const std::string whole = testing::ReadWhole(path);
+  std::string whole = testing::ReadWhole(path);
+  std::string damaged = whole;
+  damaged[damaged.rfind("PK\1\2") + 16] ^= 1;
+  EXPECT_THAT(OpenNpy(folder.Write("bad.npz", damaged), "y"),
+              FailsWith(StatusCode::kBadData, HasSubstr("damaged")))
+      << "the checksum";
   for (size_t size = 0; size < whole.size(); ++size) {
     EXPECT_THAT(OpenNpy(folder.Write("cut.npz", whole.substr(0, size)), "y"),
                 FailsWith(StatusCode::kBadData, HasSubstr("cut.npz")));
@@ -81,6 +87,7 @@ TEST(Npy, WhatIsWrongIsSaid) {
   expect(NpyBytes<float>("<U4", "(1,)", {1, 2, 3, 4}), "astype");
   expect(NpyBytes<float>("<f4", "()", {1}), "a single number");
   expect(NpyBytes<float>("<f4", "(0, 4)", {}), "no elements");
+  expect(NpyBytes<float>("<f4", "(4, 0)", {}), "no elements");
   expect(NpyBytes<float>("<f4", "(-1,)", {1}), "a shape that cannot be");
   expect(NpyBytes<float>("<f4", "(4294967296, 4294967296, 4294967296)", {1}), "more elements");
   EXPECT_EQ(

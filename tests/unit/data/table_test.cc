@@ -145,8 +145,9 @@ TEST_F(Table, MeansAreThoseOfTheRowsTrainedOn) {
 }
 
 TEST_F(Table, AFileOfItsOwnIsReadWithTheCategoriesOfTheOther) {
-  SetCsv("kind,x\ncat,1\ndog,2\n");
+  SetCsv("kind,id,x\ncat,7,1\ndog,8,2\n");
   options_["target"] = "kind";
+  options_["ignore"] = "id";
   options_["eval_path"] = folder_.Write("e.csv", "x,more,kind\n5,?,dog\n6,?,eel\n");
   const OpenedDataset opened = Open();
   EXPECT_EQ(opened.dataset->info().held_out_samples, 2);
@@ -156,7 +157,7 @@ TEST_F(Table, AFileOfItsOwnIsReadWithTheCategoriesOfTheOther) {
   EXPECT_THAT(Read<int32_t>(opened, {1}, Split::kHeldOut).status.message(),
               HasSubstr("e.csv: line 3, column 3 'kind': the class is missing, or none of"));
   options_["eval_path"] = folder_.Write("e.csv", "y,kind\n5,dog\n");
-  ExpectError(StatusCode::kBadData, HasSubstr("there is no column 2 'x'"));
+  ExpectError(StatusCode::kBadData, HasSubstr("there is no column 3 'x'"));
 }
 
 TEST_F(Table, ErrorsNameFileLineAndColumn) {
@@ -172,6 +173,16 @@ TEST_F(Table, ErrorsNameFileLineAndColumn) {
   SetCsv("x,y\n1,2.5\n,4\n5,NA\n");
   ExpectBadRow(1, "line 3, column 1 'x': a number is missing");
   ExpectBadRow(2, "line 4, column 2 'y': the target is missing");
+  SetCsv("x,y\n1,2.5\n?,4\n");
+  ExpectBadRow(1, "line 3, column 1 'x': ?: this is no number, as others of its column are");
+  SetCsv("x,y\n1e39,2.5\n1,1e39\n");
+  ExpectBadRow(0, "line 2, column 1 'x': a number is missing, or too large for float32");
+  ExpectBadRow(1, "line 3, column 2 'y': the target is missing, or too large");
+  SetCsv("x,x,y\n1,2,3\n");
+  ExpectError(StatusCode::kBadData, HasSubstr("column 2 'x': an earlier column has the same name"));
+  SetCsv("x,y\n1,k\xf6ln\n");
+  ExpectError(StatusCode::kBadData, HasSubstr("save the file that has it as UTF-8"));
+  SetCsv("x,y\n1,2.5\n");
   options_["weight"] = "x";
   options_["features"] = "y";
   options_["target"] = "0";
@@ -197,6 +208,12 @@ TEST_F(Table, ArraysAreFeaturesTargetsAndWeights) {
   EXPECT_THAT(rows.features, ElementsAre(5, 6, 7, 8, 1, 2, 3, 4));
   EXPECT_THAT(rows.targets, ElementsAre(0, 4));
   EXPECT_THAT(rows.weights, ElementsAre(1.5, 0.5));
+  options_["weight_path"] = folder_.Write("w.npy", NpyBytes<double>("<f8", "(2, 2)", {1, 1, 1, 1}));
+  ExpectError(StatusCode::kBadData, HasSubstr("w.npy: 2 numbers in a row; a weight is one"));
+  options_["weight_path"] = "";
+  options_["target"] = "1";
+  ExpectError(StatusCode::kConfig, HasSubstr("leave them out"));
+  options_["target"] = "";
   options_["shape"] = "4";
   EXPECT_TRUE(Open().dataset->info().inputs[0].shape == Shape{4});
   options_["shape"] = "3";
@@ -216,6 +233,14 @@ TEST_F(Table, OneArrayHasItsTargetAmongItsColumns) {
   const auto rows = Read<float>(Open(), {0, 1});
   EXPECT_THAT(rows.features, ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(rows.targets, ElementsAre(0.5, 0.25));
+  options_["eval_path"] = options_["path"];
+  EXPECT_EQ(Open().eval->size(), 2);
+  const std::string weights = folder_.Write("w.npy", NpyBytes<float>("<f4", "(2,)", {7, 8}));
+  options_["eval_weight_path"] = weights;
+  ExpectError(StatusCode::kBadData, HasSubstr("see eval_target_path"));
+  options_["weight_path"] = weights;
+  options_["target"] = "";
+  EXPECT_THAT(Read<float>(Open(), {0, 1}).targets, ElementsAre(2, 4)) << "the last but the weight";
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"core/train", {"core"}},
       {"app/plugins", {"core", "kit"}},
       {"app/config", {"core", "app/plugins"}},
-      {"app/data", {"core"}},
+      {"app/data", {"core", "kit"}},
       {"app/model", {"core"}},
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},

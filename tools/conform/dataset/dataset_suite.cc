@@ -12,6 +12,7 @@
 
 #include "engine/dataset.h"
 #include "engine/ext/class_names.h"
+#include "kit/dataset.h"
 #include "tools/conform/contract.h"
 #include "tools/conform/subject.h"
 
@@ -155,6 +156,7 @@ TEST_F(Datasets, AllClassesHaveNamesOrNone) {
       EXPECT_EQ(name.empty(), names->ClassName(t, 0).empty()) << "class " << number;
       EXPECT_EQ(name, std::string(same->ClassName(t, number)));
       EXPECT_TRUE(std::ranges::none_of(name, [](unsigned char c) { return c < ' '; })) << name;
+      EXPECT_TRUE(kit::IsUtf8(name)) << name;
     }
   }
 }
