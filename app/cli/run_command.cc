@@ -121,18 +121,17 @@ Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags
                                      output.keep_checkpoints, flags.resume);
 }
 
-// Before any rank reads its data, which may lie in the same folder.
-Status OpenSinks(const config::OutputOptions& output, bool goes_on, run::MetricsSinks* sinks) {
+run::MetricsSinks MakeSinks(const config::OutputOptions& output, bool goes_on) {
   using Earlier = run::MetricsFile::Earlier;
+  run::MetricsSinks sinks;
   if (!output.metrics.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(
-        sinks->emplace_back(),
-        run::MetricsFile::Open(output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
+    sinks.push_back(std::make_unique<run::MetricsFile>(
+        output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
   }
   if (!output.tensorboard.empty()) {
-    sinks->push_back(std::make_unique<run::EventFile>(output.tensorboard));
+    sinks.push_back(std::make_unique<run::EventFile>(output.tensorboard));
   }
-  return {};
+  return sinks;
 }
 
 void StartLog(base::RankContext& member, bool quiet, bool verbose) {
@@ -195,9 +194,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
   const Status prepared = PrepareOutputs(output, flags, goes_on);
   if (!prepared.ok()) return command::ReportError(prepared);
-  run::MetricsSinks sinks;
-  const Status opened = speaks ? OpenSinks(output, !flags.resume.empty(), &sinks) : Status();
-  if (!opened.ok()) return command::ReportError(opened);
+  const run::MetricsSinks sinks = MakeSinks(output, !flags.resume.empty());
   // A launcher may bring a terminal of its own and write what it gets to a file.
   const Progress::Style style = Progress::StyleOf(
       flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);
