@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/rank_states.h"
