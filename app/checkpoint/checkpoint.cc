@@ -1,5 +1,8 @@
 #include "app/checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -50,12 +53,6 @@ std::string StateName(const OptimizerTraits& traits, int32_t state, const std::s
   return kStatePrefix + std::string(traits.state_names[state].view()) + "/" + parameter;
 }
 
-// A line for each class.
-std::string Lines(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += name + "\n";
-  return text;
-}
 std::vector<std::string> LinesOf(std::string_view text) {
   std::vector<std::string> lines;
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
@@ -165,7 +162,7 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
   if (!info.best.empty()) metadata["best"] = info.best;
   for (const auto& [target, names] : info.class_names) {
-    metadata[std::string(kClassNamesPrefix) + target] = Lines(names);
+    metadata[std::string(kClassNamesPrefix) + target] = fmt::format("{}\n", fmt::join(names, "\n"));
   }
   metadata.insert(kept.versions.begin(), kept.versions.end());
   return WriteSafetensors(path, tensors, metadata, std::move(progress));

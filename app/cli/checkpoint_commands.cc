@@ -20,11 +20,11 @@
 #include "app/launch/agree.h"
 #include "app/launch/log.h"
 #include "app/run/evaluation.h"
-#include "app/run/export.h"
 #include "app/run/generate.h"
 #include "app/run/predict.h"
 #include "app/run/trained_model.h"
 #include "app/run/training.h"
+#include "app/weights/export_model.h"
 
 namespace engine::cli {
 namespace {
@@ -59,7 +59,15 @@ Result<config::Config> LoadConfig(const std::string& text, CheckpointFlags* flag
   for (const char* key : {"eval_path", "path"}) {
     const auto is_key = [&](const OptionSpec& option) { return option.name.view() == key; };
     if (std::ranges::none_of(dataset.options, is_key)) continue;
-    if (std::string_view(key) == "eval_path") flags->split = "held_out";
+    if (std::string_view(key) == "eval_path") {
+      if (flags->split == "train") {
+        return Status::Error(StatusCode::kInvalidArgument,
+                             "--split train: data of --data PATH is held out from training: drop "
+                             "one of the two, or give a block, --data '%s { ... }'",
+                             dataset.name.c_str());
+      }
+      flags->split = "held_out";
+    }
     std::vector<std::string> overrides = flags->overrides;
     overrides.push_back("data." + dataset.name + "." + key + "=" + flags->data);
     return load(overrides);
@@ -87,7 +95,12 @@ int WithCheckpoint(CheckpointFlags flags, const command::Environment& environmen
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
     if (alone) command::EndAtFirstSignal();
     rank.log = launch::MemberLog(rank.info);
-    ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "checkpoint", checkpoint->digest));
+    const std::string text = "--split " + flags.split + "\n" + config->run().text;
+    for (const auto& [what, value] :
+         {std::pair("checkpoint", checkpoint->digest),
+          std::pair("plugins", config->plugins().versions), std::pair("configuration", text)}) {
+      ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, what, value));
+    }
     return body(flags, *checkpoint, *config, rank);
   });
   return command::ReportOutcome(outcome, alone);
@@ -166,6 +179,11 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
       const run::TrainedModel model,
       run::LoadModel(checkpoint, config, rank,
                      {.samples = train.SamplesAtOnce(batches.MaxSamples()), .with_loss = true}));
+  const DatasetInfo data = model.data->info();
+  ENGINE_RETURN_IF_ERROR(
+      launch::CheckSameOnAllRanks(rank, "data",
+                                  fmt::format("{}\n{} and {} samples", std::string(data.digest),
+                                              data.train_samples, data.held_out_samples)));
   ENGINE_ASSIGN_OR_RETURN(const run::Evaluation done,
                           run::Evaluate(*model.memory, *model.data, batches,
                                         {.loss = run::LossOf(config.plugins().model),
@@ -176,12 +194,11 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
   if (done.report.targets == 0) {
     return Status::Error(StatusCode::kBadData,
                          "%s has no samples in the split '%s': choose --split",
-                         std::string(model.data->info().name).c_str(), flags.split.c_str());
+                         std::string(data.name).c_str(), flags.split.c_str());
   }
   std::vector<std::string> names;
-  const auto targets = model.data->info().targets;
   const auto& named = checkpoint.info.class_names;
-  const auto found = named.find(targets.empty() ? "" : std::string(targets[0].name));
+  const auto found = named.find(data.targets.empty() ? "" : std::string(data.targets[0].name));
   if (found != named.end()) names = found->second;
   const int64_t step = checkpoint.info.step;
   if (flags.json) {
@@ -203,7 +220,7 @@ Status WritePredictions(const CheckpointFlags& flags, run::TrainedModel& model,
     const Status status =
         run::Predict(model, names, batches, options, [&](std::string_view bytes) -> Status {
           const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
-          if (written && std::fflush(stdout) == 0) return {};
+          if (written) return {};
           left = errno == EPIPE;
           return Status::Error(StatusCode::kStorage, "cannot write to standard output: %s",
                                std::strerror(errno));
@@ -229,10 +246,7 @@ Status SampleTokens(exec::ModelMemory& memory, const std::string& prompt,
     tokens.push_back(static_cast<int32_t>(number));
     at = end;
   }
-  if (*at != '\0' || tokens.empty()) {
-    return Status::Error(StatusCode::kConfig,
-                         "a model of tokens continues their numbers: --prompt '464 3290'");
-  }
+  if (*at != '\0') tokens.clear();
   ENGINE_RETURN_IF_ERROR(run::GenerateTokens(memory, options, &tokens));
   fmt::print("{}\n", fmt::join(tokens, " "));
   return {};
@@ -269,6 +283,12 @@ int EvalCommand(const CheckpointFlags& flags, const command::Environment& enviro
 }
 
 int PredictCommand(const CheckpointFlags& given, const command::Environment& environment) {
+  if ((given.outputs && given.format != "json") || (given.top > 1 && given.format == "npy")) {
+    return command::ReportError(Status::Error(
+        StatusCode::kInvalidArgument,
+        "--outputs is of --format json, and --top of json and csv: drop it, or choose "
+        "another format (npy is the outputs)"));
+  }
   return WithCheckpoint(
       AsTheyAre(Alone(given)), environment,
       [](const CheckpointFlags& flags, const checkpoint::OpenedCheckpoint& checkpoint,
@@ -292,23 +312,33 @@ int PredictCommand(const CheckpointFlags& given, const command::Environment& env
 }
 
 int ExportCommand(CheckpointFlags flags, const command::Environment& environment) {
-  const run::ExportFiles files{.safetensors = flags.safetensors,
-                               .onnx = flags.onnx,
-                               .batch = flags.batch == "dynamic" ? 0 : std::stoll(flags.batch),
-                               .fold_batch_norm = flags.fold};
-  if (files.safetensors.empty() && files.onnx.empty()) {
+  if (flags.safetensors.empty() && flags.onnx.empty()) {
     return command::ReportError(
         Status::Error(StatusCode::kConfig,
                       "export writes nothing: give --onnx FILE, --safetensors FILE or both"));
   }
-  const Body body = [&](const CheckpointFlags&, const checkpoint::OpenedCheckpoint& checkpoint,
-                        const config::Config& config, base::RankContext& rank) -> Status {
-    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
-                            run::ExportModel(checkpoint, config, rank, files));
-    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
-    for (const std::string& file : {files.safetensors, files.onnx}) {
-      if (!file.empty()) fmt::print("step {}  {}\n", checkpoint.info.step, file);
+  const Body body = [](const CheckpointFlags& given, const checkpoint::OpenedCheckpoint& checkpoint,
+                       const config::Config& config, base::RankContext& rank) -> Status {
+    const bool any_batch = given.batch == "dynamic";
+    ENGINE_ASSIGN_OR_RETURN(const run::TrainedModel trained,
+                            run::DescribeModel(checkpoint, config, rank,
+                                               {.samples = any_batch ? 1 : std::stoll(given.batch),
+                                                .reads_data = false}));
+    ENGINE_ASSIGN_OR_RETURN(std::vector<const float*> values,
+                            weights::ValuesOf(*checkpoint.file, trained.graph));
+    const weights::TrainedGraph model{trained.graph, *trained.ops, std::move(values)};
+    if (!given.safetensors.empty()) {
+      ENGINE_RETURN_IF_ERROR(weights::ExportSafetensors(given.safetensors, model));
+      fmt::print("step {}  {}\n", checkpoint.info.step, given.safetensors);
     }
+    if (given.onnx.empty()) return {};
+    ENGINE_ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                            weights::ExportOnnx(given.onnx, model,
+                                                {.name = config.plugins().model.entry.name,
+                                                 .any_batch = any_batch,
+                                                 .fold_batch_norm = given.fold}));
+    for (const std::string& note : notes) fmt::print(stderr, "engine: {}\n", note);
+    fmt::print("step {}  {}\n", checkpoint.info.step, given.onnx);
     return {};
   };
   // Ops only say what shapes they make: those of the CPU do on any machine.

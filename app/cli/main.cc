@@ -272,7 +272,7 @@ class CommandLine {
     AddDataFlags(predict, &predict_, {"all", "held_out"});
     predict->add_option("--top", predict_.top, "So many classes for each sample")
         ->check(CLI::Range(1, 1000000));
-    predict->add_flag("--outputs", predict_.outputs, "Also the outputs (logits), in JSON");
+    predict->add_flag("--outputs", predict_.outputs, "Also the outputs (logits); of json alone");
     predict->add_option("--format", predict_.format, "npy: the outputs as they are")
         ->check(CLI::IsMember({"json", "csv", "npy"}));
     predict->add_option("--out", predict_.out, "File to write; without it, standard output")
@@ -285,10 +285,14 @@ class CommandLine {
     AddCheckpointFlags(made, &export_);
     made->add_option("--safetensors", export_.safetensors, "Its weights, named as in PyTorch")
         ->type_name("FILE");
-    made->add_option("--onnx", export_.onnx, "The whole model, for inference")->type_name("FILE");
+    CLI::Option* const onnx =
+        made->add_option("--onnx", export_.onnx, "The whole model, for inference")
+            ->type_name("FILE");
     made->add_option("--batch", export_.batch, "Samples that the ONNX model takes at once")
-        ->check(CLI::IsMember({"dynamic"}) | CLI::Range(1, 1 << 20));
-    made->add_flag("--fold", export_.fold, "Convolutions do the batch norms behind them");
+        ->check(CLI::IsMember({"dynamic"}) | CLI::Range(1, 1 << 20))
+        ->needs(onnx);
+    made->add_flag("--fold", export_.fold, "Convolutions do the batch norms behind them")
+        ->needs(onnx);
     made->callback([this] { code_ = ExportCommand(export_, environment_); });
   }
 

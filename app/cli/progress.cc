@@ -121,10 +121,10 @@ void Progress::OnPluginMetric(int32_t rank, std::string_view name, double value)
   });
 }
 
-Status Progress::OnText(const std::string& prompt, const std::string& text) {
+Status Progress::OnText(const std::string& text) {
   if (!prints_) return {};
   ClearLine();
-  Print("--- generated text\n{}{}\n---\n", prompt, text);
+  Print("--- generated text\n{}\n---\n", text);
   return {};
 }
 

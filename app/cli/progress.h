@@ -32,7 +32,7 @@ class Progress final : public run::RunObserver {
   Status OnEvaluation(const train::EvaluationReport& report) override;
   Status OnCheckpoint(int64_t step, const std::string& path) override;
   void OnPluginMetric(int32_t rank, std::string_view name, double value);  // [any-thread]
-  Status OnText(const std::string& prompt, const std::string& text) override;
+  Status OnText(const std::string& text) override;
 
  private:
   template <typename Write>

@@ -27,21 +27,16 @@ namespace engine::cli {
 namespace {
 
 // Makes the folder of an output file and makes sure that it can be written, before hours of
-// training. `replaced`: by renaming a new file, which would put it in the place of a device or
-// pipe.
+// training. `replaced`: by renaming a new file, which no device or pipe may be.
 Status PrepareOutput(const char* key, const std::string& path, bool replaced) {
   if (path.empty()) return {};
-  const auto refuse = [&](const char* what, const char* why) {
-    return Status::Error(StatusCode::kStorage, "%s: %s %s: %s", key, what, path.c_str(), why);
-  };
   std::error_code ignored;
   const std::filesystem::file_status file = std::filesystem::status(path, ignored);
   if (std::filesystem::is_directory(file)) {
-    return refuse("cannot write to", "it is a folder; name a file");
+    return Status::Error(StatusCode::kStorage,
+                         "%s: cannot write to %s: it is a folder; name a file", key, path.c_str());
   }
-  if (std::filesystem::is_other(file)) {
-    return replaced ? refuse("cannot replace", "it is no regular file") : Status();
-  }
+  if (std::filesystem::is_other(file) && !replaced) return {};
   const std::string folder = std::filesystem::path(path).parent_path();
   ENGINE_RETURN_IF_ERROR(
       command::PrepareFolder(folder.empty() ? "." : folder).WithContext("%s", key));
@@ -127,18 +122,17 @@ Status PrepareOutputs(const config::OutputOptions& output, const RunFlags& flags
                                      output.keep_checkpoints, flags.resume);
 }
 
-// Before any rank reads its data, which may lie in the same folder.
-Status OpenSinks(const config::OutputOptions& output, bool goes_on, run::MetricsSinks* sinks) {
+run::MetricsSinks MakeSinks(const config::OutputOptions& output, bool goes_on) {
   using Earlier = run::MetricsFile::Earlier;
+  run::MetricsSinks sinks;
   if (!output.metrics.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(
-        sinks->emplace_back(),
-        run::MetricsFile::Open(output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
+    sinks.push_back(std::make_unique<run::MetricsFile>(
+        output.metrics, goes_on ? Earlier::kKeep : Earlier::kReplace));
   }
   if (!output.tensorboard.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(sinks->emplace_back(), run::EventFile::Open(output.tensorboard));
+    sinks.push_back(std::make_unique<run::EventFile>(output.tensorboard));
   }
-  return {};
+  return sinks;
 }
 
 void StartLog(base::RankContext& member, bool quiet, bool verbose) {
@@ -210,9 +204,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
   const Status prepared = PrepareOutputs(output, flags, goes_on);
   if (!prepared.ok()) return command::ReportError(prepared);
-  run::MetricsSinks sinks;
-  const Status opened = speaks ? OpenSinks(output, !flags.resume.empty(), &sinks) : Status();
-  if (!opened.ok()) return command::ReportError(opened);
+  const run::MetricsSinks sinks = MakeSinks(output, !flags.resume.empty());
   // A launcher may bring a terminal of its own and write what it gets to a file.
   const Progress::Style style = Progress::StyleOf(
       flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);

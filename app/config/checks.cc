@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <regex>
 #include <string>
@@ -181,12 +182,28 @@ Status CheckRate(const Document& document, const Cursor& train) {
   return {};
 }
 
+// No two outputs in one file, which the later would replace.
+Status CheckOutputs(const Document& document, const Cursor& output) {
+  std::map<std::string, std::string> keys;  // by path
+  for (const char* key : {"checkpoint", "best_checkpoint", "metrics", "trace"}) {
+    const auto* field = output.Field(key);
+    const std::filesystem::path path =
+        output.message->GetReflection()->GetString(*output.message, field);
+    const auto [other, is_new] = keys.emplace(path.lexically_normal(), key);
+    if (path.empty() || is_new) continue;
+    return document.Error(output, field, -1,
+                          "'" + other->second + "' and '" + key + "' are one file: name two");
+  }
+  return {};
+}
+
 Status CheckTrain(const Document& document) {
   const Cursor train = document.At("train"), output = document.At("output");
   ENGINE_RETURN_IF_ERROR(CheckGroups(document, train));
   ENGINE_RETURN_IF_ERROR(CheckInit(document, train));
   ENGINE_RETURN_IF_ERROR(CheckOneOfs(document, train));
   ENGINE_RETURN_IF_ERROR(CheckRate(document, train));
+  ENGINE_RETURN_IF_ERROR(CheckOutputs(document, output));
   const Cursor stopping = document.Child(train, train.Field("early_stopping"));
   const bool ends = NumberOf(stopping, stopping.Field("patience"), -1) > 0;
   if (ends && NumberOf(train, train.Field("evaluate_every"), -1) <= 0) {

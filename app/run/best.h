@@ -6,41 +6,26 @@
 #include <string>
 
 #include "app/config/config.h"
-#include "app/run/training.h"
 #include "core/train/trainer.h"
 
 namespace engine::run {
 
-// Stands between a trainer and `observer`, which is borrowed.
-class Best final : public RunObserver {
+class Best {
  public:
-  Best(const config::BestOptions& options, RunObserver& observer)
-      : options_(options), observer_(observer) {}
+  explicit Best(const config::BestOptions& options) : options_(options) {}
 
-  Status OnStep(const train::StepReport& report) override { return observer_.OnStep(report); }
-  Status OnEvaluation(const train::EvaluationReport& report) override;
-  Status OnCheckpoint(int64_t step, const std::string& path) override {
-    return observer_.OnCheckpoint(step, path);
-  }
-  Status OnText(const std::string& prompt, const std::string& text) override {
-    return observer_.OnText(prompt, text);
-  }
-
-  // Of the last evaluation. kConfig when it has no such figure, with those that it has.
-  Result<train::Judgement> Judge();
+  // Of each evaluation, in order. One without the figure, or with NaN, is not better.
+  train::Judgement Judge(const train::EvaluationReport& report);
   // "stopped early: the held-out loss was best, 0.25, after step 400, and no better in 3 ..."
   std::string Describe() const;
 
-  // For checkpoints, so that a run that goes on knows it: "VALUE STEP MISSES", or empty.
+  // For checkpoints, so that a run that goes on knows it: "VALUE STEP MISSES METRIC", or empty. False:
+  // `text` is of another metric, so that the best begins anew.
   std::string Save() const;
-  void Load(const std::string& text);
+  bool Load(const std::string& text);
 
  private:
-  bool IsOver() const;
-
   const config::BestOptions options_;
-  RunObserver& observer_;
-  train::EvaluationReport last_;
   std::optional<double> value_;  // of the best
   int64_t step_ = 0;             // of the best
   int64_t misses_ = 0;           // evaluations since

@@ -14,23 +14,13 @@
 #include "app/plugins/roles.h"
 #include "app/run/run_length.h"
 #include "app/run/training.h"
+#include "kit/describe.h"
 
 namespace engine::run {
 namespace {
 
-class Silent final : public RunObserver {
- public:
-  Status OnStep(const train::StepReport&) override { return {}; }
-  Status OnEvaluation(const train::EvaluationReport&) override { return {}; }
-  Status OnCheckpoint(int64_t, const std::string&) override { return {}; }
-  Status OnText(const std::string&, const std::string&) override { return {}; }
-};
-
 std::string Bytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
-  size_t unit = 0;
-  for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1000;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+  return kit::SizeText(bytes).c_str();
 }
 
 std::string Text(const TensorSpec& spec) {
@@ -181,7 +171,7 @@ Result<std::string> DryRun(const config::Config& config, base::RankContext& rank
   const int64_t batch = run.train.GlobalBatch(ranks);
   const int64_t share = train::CeilDiv(batch, ranks);
   const config::Config of_rank = config.WithGlobalBatch(share);
-  Silent silent;
+  RunObserver silent;
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                           MakeTrainer(of_rank, rank, silent, nullptr, resume));
   const DatasetInfo data = trainer->data();

@@ -79,8 +79,10 @@ class Meter {
     if (kind_ != OutputKind::kOther && !wide) {
       outputs_.resize(static_cast<size_t>(graph.max_samples * rows_ * width_));
     }
-    const bool binary = kind_ == OutputKind::kSign || (kind_ == OutputKind::kScores && width_ == 2);
-    if (binary && rows_ == 1) places_.resize(static_cast<size_t>(samples) * 3);
+    metrics_ = MetricsOf(graph, info, options.loss);
+    if (std::ranges::find(metrics_, "auc") != metrics_.end()) {
+      places_.resize(static_cast<size_t>(samples) * 3);
+    }
     classes_ = kind_ == OutputKind::kScores ? width_ : kind_ == OutputKind::kSign ? 2 : 0;
     if (!options.by_class || wide) classes_ = 0;
     confused_ = classes_ <= kMostConfused ? classes_ : 0;
@@ -122,19 +124,9 @@ class Meter {
     train::EvaluationReport& report = done.report;
     report.loss = Mean(kLoss, kLossWeight);
     report.targets = std::llround(info_.targets.empty() ? sums_[kLossWeight] : sums_[kTargets]);
-    const auto add = [&](const char* name, double value) {
+    for (const std::string& name : metrics_) {
+      const double value = Figure(name);
       if (std::isfinite(value)) report.metrics.push_back({name, value});
-    };
-    const bool read = !outputs_.empty(), scores = kind_ == OutputKind::kScores;
-    if (scores || kind_ == OutputKind::kSign) {
-      add("accuracy", read ? Mean(kCorrect, kWeight) : Mean(kLossCorrect, kLossWeight));
-    }
-    if (scores && read && width_ > kTop) add("top5_accuracy", Mean(kTop5, kWeight));
-    if (scores && target_.shape.ndim > 0) add("perplexity", std::exp(report.loss));
-    if (!places_.empty()) add("auc", Auc(places_));
-    if (kind_ == OutputKind::kNumbers) {
-      add("mae", Mean(kAbsolute, kWeight));
-      add("rmse", std::sqrt(Mean(kSquared, kWeight)));
     }
     const double* at = sums_.data() + kSumCount;
     for (int64_t i = 0; i < classes_; ++i, at += 3) done.classes.push_back({at[0], at[1], at[2]});
@@ -145,6 +137,15 @@ class Meter {
  private:
   double Mean(Sum sum, Sum weight) const {
     return sums_[weight] > 0 ? sums_[sum] / sums_[weight] : 0;
+  }
+  double Figure(std::string_view name) const {
+    if (name == "accuracy") {
+      return outputs_.empty() ? Mean(kLossCorrect, kLossWeight) : Mean(kCorrect, kWeight);
+    }
+    if (name == "top5_accuracy") return Mean(kTop5, kWeight);
+    if (name == "perplexity") return std::exp(Mean(kLoss, kLossWeight));
+    if (name == "auc") return Auc(places_);
+    return name == "mae" ? Mean(kAbsolute, kWeight) : std::sqrt(Mean(kSquared, kWeight));
   }
 
   // Row `row` of the outputs, beside element `at` of the targets.
@@ -166,12 +167,14 @@ class Meter {
       AddClass(value > 0.5f, y[0] > 0, weight);
       AddScore(position, y[0], value, weight);
     } else {
+      // As in PyTorch NaN is the largest.
+      const auto less = [](float a, float b) { return a < b || (std::isnan(b) && !std::isnan(a)); };
       int64_t above = 0;  // classes that come before the target
       for (int64_t c = 0; c < width_; ++c) {
-        above += y[c] > y[number] || (y[c] == y[number] && c < number) ? 1 : 0;
+        above += less(y[number], y[c]) || (c < number && !less(y[c], y[number])) ? 1 : 0;
       }
       sums_[kTop5] += above < kTop ? weight : 0;
-      AddClass(number, above == 0 ? number : std::max_element(y, y + width_) - y, weight);
+      AddClass(number, above == 0 ? number : std::max_element(y, y + width_, less) - y, weight);
       if (width_ == 2) AddScore(position, y[1] - y[0], value, weight);
     }
   }
@@ -199,6 +202,7 @@ class Meter {
   OutputKind kind_ = OutputKind::kOther;
   size_t weight_ = 0;  // which target is the weight of its sample; 0: none
   int64_t rows_ = 1, width_ = 1, classes_ = 0, confused_ = 0;
+  std::vector<std::string> metrics_;
   std::vector<float> outputs_;  // of one forward pass; empty: they are not read
   std::vector<double> sums_;    // Sum, ClassCounts, confusion
   std::vector<float> places_;   // for the area: of each sample score, class, weight
@@ -245,8 +249,13 @@ SumOverRanks SumByStore(base::Store& store, const RankInfo& rank) {
     for (int32_t other = 1; other < rank.world_size; ++other) {
       ENGINE_ASSIGN_OR_RETURN(const std::string bytes,
                               store.Get(key(other), launch::kFinishTimeoutMs));
-      ENGINE_CHECK(bytes.size() == sums.size_bytes() + places.size_bytes(), "sums of rank %d",
-                   other);
+      if (bytes.size() != sums.size_bytes() + places.size_bytes()) {
+        return Status::Error(StatusCode::kBadData,
+                             "its sums of the evaluation have %zu bytes, and those here %zu: start "
+                             "all ranks with the same program and data",
+                             bytes.size(), sums.size_bytes() + places.size_bytes())
+            .WithRank(other);
+      }
       std::memcpy(others.data(), bytes.data(), sums.size_bytes());
       std::memcpy(other_places.data(), bytes.data() + sums.size_bytes(), places.size_bytes());
       std::ranges::transform(sums, others, sums.begin(), std::plus());
@@ -277,6 +286,23 @@ OutputKind KindOf(const graph::Graph& graph, const SampleTensor& target, const L
   if (loss.op == "binary_cross_entropy") return where(outputs == targets, OutputKind::kSign);
   if (target.classes > 0) return where(outputs == targets * target.classes, OutputKind::kScores);
   return where(outputs == targets && target.dtype == DType::kFloat32, OutputKind::kNumbers);
+}
+
+std::vector<std::string> MetricsOf(const graph::Graph& graph, const DatasetInfo& data,
+                                   const LossChoice& loss) {
+  if (data.targets.empty()) return {};
+  const SampleTensor& target = data.targets[0];
+  const OutputKind kind = KindOf(graph, target, loss);
+  if (kind == OutputKind::kOther) return {};
+  if (kind == OutputKind::kNumbers) return {"mae", "rmse"};
+  const bool scores = kind == OutputKind::kScores;
+  std::vector<std::string> names = {"accuracy"};
+  if (scores && target.classes > kTop && target.classes <= kMostScores) {
+    names.emplace_back("top5_accuracy");
+  }
+  if (scores && target.shape.ndim > 0) names.emplace_back("perplexity");
+  if ((!scores || target.classes == 2) && target.shape.Count() == 1) names.emplace_back("auc");
+  return names;
 }
 
 // As many batches on every rank, with or without samples of its own: all of them come to the sum. As

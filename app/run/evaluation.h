@@ -38,6 +38,11 @@ enum class OutputKind {
 };
 OutputKind KindOf(const graph::Graph& graph, const SampleTensor& target, const LossChoice& loss);
 
+// Which figures (see Evaluation) evaluations of such a model have beside the loss. One that is not finite,
+// as the area of a single class, is left out.
+std::vector<std::string> MetricsOf(const graph::Graph& graph, const DatasetInfo& data,
+                                   const LossChoice& loss);
+
 struct EvaluationOptions {
   LossChoice loss;
   int64_t max_samples = 0;  // the first so many of the split; 0: all

@@ -50,37 +50,34 @@ std::string Serialized(int64_t step, const std::vector<train::Metric>& scalars) 
 
 }  // namespace
 
-Result<std::unique_ptr<EventFile>> EventFile::Open(const std::string& folder) {
+EventFile::~EventFile() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+bool EventFile::Open() {
   char host[65] = "localhost";
   (void)gethostname(host, sizeof host - 1);
   // Two runs that begin in one second are two processes.
-  const std::string path = folder + "/events.out.tfevents." +
-                           std::to_string(static_cast<int64_t>(SecondsSince1970())) + "." + host +
-                           "." + std::to_string(getpid());
-  std::FILE* const file = std::fopen(path.c_str(), "wxe");
-  if (file == nullptr) {
-    return Status::Error(StatusCode::kStorage, "cannot write events to %s: %s", path.c_str(),
-                         strerror(errno));
-  }
-  std::unique_ptr<EventFile> events(new EventFile(file, path));
+  path_ += "/events.out.tfevents." + std::to_string(static_cast<int64_t>(SecondsSince1970())) +
+           "." + host + "." + std::to_string(getpid());
+  file_ = std::fopen(path_.c_str(), "wxe");
   proto::Event first;
   first.set_wall_time(SecondsSince1970());
   first.set_file_version("brain.Event:2");
-  ENGINE_RETURN_IF_ERROR(events->WriteRecord(first.SerializeAsString()));
-  return events;
+  return file_ != nullptr && WriteRecord(first.SerializeAsString());
 }
 
-EventFile::~EventFile() {
-  std::fclose(file_);
-}
-
-Status EventFile::WriteRecord(const std::string& bytes) {
+bool EventFile::WriteRecord(const std::string& bytes) {
   const std::string length = LittleEndian(uint64_t{bytes.size()});
   const std::string record =
       length + LittleEndian(MaskedCrc(length)) + bytes + LittleEndian(MaskedCrc(bytes));
-  const std::lock_guard lock(mutex_);
   const size_t written = std::fwrite(record.data(), 1, record.size(), file_);
-  if (written == record.size() && std::fflush(file_) == 0) return {};
+  return written == record.size() && std::fflush(file_) == 0;
+}
+
+Status EventFile::WriteEvent(const std::string& bytes) {
+  const std::lock_guard lock(mutex_);
+  if ((file_ != nullptr || Open()) && WriteRecord(bytes)) return {};
   return Status::Error(StatusCode::kStorage, "cannot write events to %s: %s", path_.c_str(),
                        strerror(errno));
 }
@@ -95,18 +92,18 @@ Status EventFile::Write(const train::StepReport& report) {
   if (report.communication_seconds) {
     scalars.push_back({"communication_share", *report.communication_seconds / seconds});
   }
-  return WriteRecord(Serialized(report.step, scalars));
+  return WriteEvent(Serialized(report.step, scalars));
 }
 
 Status EventFile::Write(const train::EvaluationReport& report) {
   std::vector<train::Metric> scalars = {{"held_out/loss", report.loss}};
   for (const auto& [name, value] : report.metrics) scalars.push_back({"held_out/" + name, value});
-  return WriteRecord(Serialized(report.step, scalars));
+  return WriteEvent(Serialized(report.step, scalars));
 }
 
 Status EventFile::WritePluginMetric(int64_t step, int32_t /*rank*/, std::string_view name,
                                     double value) {
-  return WriteRecord(Serialized(step, {{"plugins/" + std::string(name), value}}));
+  return WriteEvent(Serialized(step, {{"plugins/" + std::string(name), value}}));
 }
 
 }  // namespace engine::run

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -19,26 +18,27 @@ namespace engine::run {
 
 class EventFile final : public MetricsSink {
  public:
-  // A new file in `folder`, which must exist: a run that goes on adds one, and TensorBoard joins them.
-  // kStorage.
-  static Result<std::unique_ptr<EventFile>> Open(const std::string& folder);
+  // The first record makes a new file in `folder`, which must exist: a run that fails before its first
+  // step leaves none, one that goes on adds one, and TensorBoard joins them.
+  explicit EventFile(std::string folder) : path_(std::move(folder)) {}
   ~EventFile() override;
 
   // Tags: loss, accuracy, learning_rate, samples_per_second, communication_share; held_out/NAME;
   // plugins/NAME.
   Status Write(const train::StepReport& report) override;
   Status Write(const train::EvaluationReport& report) override;
-  Status WriteCheckpoint(int64_t, const std::string&) override { return {}; }
   Status WritePluginMetric(int64_t step, int32_t rank, std::string_view name,
                            double value) override;
 
  private:
-  EventFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
-  Status WriteRecord(const std::string& bytes);
+  bool Open();
+  bool WriteRecord(const std::string& bytes);
+  Status WriteEvent(const std::string& bytes);
 
   std::mutex mutex_;
-  std::FILE* const file_;  // guarded by mutex_
-  const std::string path_;
+  // Guarded by mutex_.
+  std::FILE* file_ = nullptr;
+  std::string path_;  // of the folder, then of the file
 };
 
 }  // namespace engine::run

@@ -49,6 +49,10 @@ Status GenerateTokens(exec::ModelMemory& memory, const GenerateOptions& options,
         "this model does not read tokens and say which follows each of them, so it "
         "cannot continue a text");
   }
+  if (text->empty()) {
+    return Status::Error(StatusCode::kConfig,
+                         "a model of tokens continues their numbers: --prompt '464 3290'");
+  }
   const auto context = static_cast<size_t>(input[1]);
   const auto classes = static_cast<size_t>(output[2]);
   for (const int32_t token : *text) {
@@ -78,6 +82,13 @@ Status GenerateTokens(exec::ModelMemory& memory, const GenerateOptions& options,
 
 Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
                              const GenerateOptions& options) {
+  const Shape& output = memory.graph().values[memory.graph().logits].spec.shape;
+  if (output[-1] != 256) {
+    return Status::Error(StatusCode::kConfig,
+                         "this model gives %lld numbers for each byte of a text, and there are 256 "
+                         "bytes that may follow, so it cannot continue a text",
+                         static_cast<long long>(output[-1]));
+  }
   const std::string begin = prompt.empty() ? "\n" : prompt;
   std::vector<int32_t> tokens;
   for (const char byte : begin) tokens.push_back(static_cast<unsigned char>(byte));

@@ -23,7 +23,8 @@ struct GenerateOptions {
 Status GenerateTokens(exec::ModelMemory& memory, const GenerateOptions& options,
                       std::vector<int32_t>* text);
 
-// The same over bytes, of which there are 256. Returns the bytes that follow `prompt`, which may be empty: a newline is taken.
+// The same over bytes, so V is 256, else kConfig. Returns the bytes that follow `prompt`, which may be
+// empty: a newline is taken.
 Result<std::string> Generate(exec::ModelMemory& memory, const std::string& prompt,
                              const GenerateOptions& options);
 

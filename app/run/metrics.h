@@ -18,7 +18,7 @@ class MetricsSink {
   virtual ~MetricsSink() = default;
   virtual Status Write(const train::StepReport& report) = 0;
   virtual Status Write(const train::EvaluationReport& report) = 0;
-  virtual Status WriteCheckpoint(int64_t step, const std::string& path) = 0;
+  virtual Status WriteCheckpoint(int64_t /*step*/, const std::string& /*path*/) { return {}; }
   // Told in the step after `step`, the last one that was reported, or in the end of that. [any-thread]
   virtual Status WritePluginMetric(int64_t step, int32_t rank, std::string_view name,
                                    double value) = 0;

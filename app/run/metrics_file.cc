@@ -1,12 +1,12 @@
 #include "app/run/metrics_file.h"
 
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 namespace engine::run {
 namespace {
@@ -22,32 +22,21 @@ int64_t PeakMemoryBytes() {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path, Earlier earlier) {
-  std::FILE* file = std::fopen(path.c_str(), "ae");
-  if (file == nullptr) {
-    return Status::Error(StatusCode::kStorage, "cannot write metrics to %s: %s", path.c_str(),
-                         strerror(errno));
-  }
-  return std::unique_ptr<MetricsFile>(new MetricsFile(file, path, earlier == Earlier::kKeep));
-}
-
 MetricsFile::~MetricsFile() {
-  std::fclose(file_);
-}
-
-// A pipe or a terminal has no earlier content.
-bool MetricsFile::Clear() {
-  struct stat info {};
-  if (fstat(fileno(file_), &info) != 0) return false;
-  return !S_ISREG(info.st_mode) || ftruncate(fileno(file_), 0) == 0;
+  if (file_ != nullptr) std::fclose(file_);
 }
 
 Status MetricsFile::WriteLine(const std::string& line) {
-  std::lock_guard lock(mutex_);
-  const bool cleared = cleared_ || Clear();
-  cleared_ = true;
-  if (cleared && std::fprintf(file_, "%s\n", line.c_str()) > 0 && std::fflush(file_) == 0)
+  const std::lock_guard lock(mutex_);
+  if (file_ == nullptr) {
+    std::error_code ignored;  // no file yet; or a pipe, which has no earlier content
+    if (earlier_ == Earlier::kReplace) std::filesystem::resize_file(path_, 0, ignored);
+    file_ = std::fopen(path_.c_str(), "ae");
+  }
+  if (file_ != nullptr && std::fprintf(file_, "%s\n", line.c_str()) > 0 &&
+      std::fflush(file_) == 0) {
     return {};
+  }
   return Status::Error(StatusCode::kStorage, "cannot write metrics to %s: %s", path_.c_str(),
                        strerror(errno));
 }

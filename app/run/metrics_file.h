@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdio>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -19,9 +18,8 @@ class MetricsFile final : public MetricsSink {
 
   // The folder of `path` must exist. The first line replaces what an earlier run wrote, so that a
   // run which fails before its first step destroys nothing; or all lines are appended to it.
-  // kStorage when it cannot be written.
-  static Result<std::unique_ptr<MetricsFile>> Open(const std::string& path,
-                                                   Earlier earlier = Earlier::kReplace);
+  explicit MetricsFile(std::string path, Earlier earlier = Earlier::kReplace)
+      : path_(std::move(path)), earlier_(earlier) {}
   ~MetricsFile() override;
 
   Status Write(const train::StepReport& report) override;
@@ -31,15 +29,12 @@ class MetricsFile final : public MetricsSink {
                            double value) override;
 
  private:
-  MetricsFile(std::FILE* file, std::string path, bool cleared)
-      : file_(file), cleared_(cleared), path_(std::move(path)) {}
   Status WriteLine(const std::string& line);
-  bool Clear();
 
-  std::mutex mutex_;
-  std::FILE* file_;  // guarded by mutex_
-  bool cleared_;     // guarded by mutex_; whether earlier content is gone, as far as it has to go
   const std::string path_;
+  const Earlier earlier_;
+  std::mutex mutex_;
+  std::FILE* file_ = nullptr;  // guarded by mutex_; open once there is a line
 };
 
 }  // namespace engine::run

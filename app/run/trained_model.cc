@@ -45,9 +45,9 @@ Status OpenData(const config::Config& config, data::DatasetSource& data) {
 
 }  // namespace
 
-Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
-                               const config::Config& config, base::RankContext& rank,
-                               const ModelUse& use) {
+Result<TrainedModel> DescribeModel(const checkpoint::OpenedCheckpoint& checkpoint,
+                                   const config::Config& config, base::RankContext& rank,
+                                   const ModelUse& use) {
   TrainedModel model;
   SetDeadlines(config.run().communication, rank);
   model.data = std::make_unique<data::DatasetSource>(config.run(), rank);
@@ -67,15 +67,24 @@ Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
   model.chosen->communicator = model.chosen->optimizer = model.chosen->scheduler = {};
   model.chosen->hooks.clear();
   ENGINE_ASSIGN_OR_RETURN(model.plugins, plugin::RankPlugins::Create(*model.chosen, rank));
-  const plugin::OpFactory& ops = model.plugins->op_factory();
+  model.ops = std::make_unique<weights::MadeOps>(*model.chosen, model.plugins->op_factory());
   auto request = model::RequestFor(info, use.samples, use.with_loss);
   request.targets = model.targets;
-  ENGINE_ASSIGN_OR_RETURN(graph::Graph graph, model::BuildGraph(config.run(), rank, request, ops));
-  exec::FlatLayout layout = exec::InferenceLayout(graph);
-  graph::Program program = graph::ForwardProgram(graph);
-  ENGINE_ASSIGN_OR_RETURN(model.memory, exec::ModelMemory::Create(
-                                            std::move(graph), std::move(program), std::move(layout),
-                                            *model.plugins->set().device, ops, config.run().seed));
+  ENGINE_ASSIGN_OR_RETURN(model.graph,
+                          model::BuildGraph(config.run(), rank, request, model.ops->factory()));
+  return model;
+}
+
+Result<TrainedModel> LoadModel(const checkpoint::OpenedCheckpoint& checkpoint,
+                               const config::Config& config, base::RankContext& rank,
+                               const ModelUse& use) {
+  ENGINE_ASSIGN_OR_RETURN(TrainedModel model, DescribeModel(checkpoint, config, rank, use));
+  exec::FlatLayout layout = exec::InferenceLayout(model.graph);
+  graph::Program program = graph::ForwardProgram(model.graph);
+  ENGINE_ASSIGN_OR_RETURN(
+      model.memory, exec::ModelMemory::Create(std::move(model.graph), std::move(program),
+                                              std::move(layout), *model.plugins->set().device,
+                                              model.plugins->op_factory(), config.run().seed));
   ENGINE_RETURN_IF_ERROR(checkpoint::LoadParameters(*checkpoint.file, *model.memory));
   return model;
 }

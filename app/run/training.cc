@@ -1,6 +1,8 @@
 #include "app/run/training.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/rank_states.h"
@@ -12,6 +14,7 @@
 #include "app/launch/deadlines.h"
 #include "app/model/model_graph.h"
 #include "app/plugins/roles.h"
+#include "app/plugins/words.h"
 #include "app/run/answers.h"
 #include "app/run/best.h"
 #include "app/run/checkpoint_wait.h"
@@ -80,8 +83,13 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
   ENGINE_ASSIGN_OR_RETURN(const train::RunStart start,
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
   ENGINE_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(checkpoint, executor, rank.info));
-  best.Load(checkpoint.info.best);
+  const bool same_metric = best.Load(checkpoint.info.best);
   if (rank.info.rank != 0) return start;
+  if (!same_metric) {
+    rank.Log(LogLevel::kWarning,
+             "the best evaluation of the checkpoint, '" + checkpoint.info.best +
+                 "', is by another metric than train.early_stopping.metric: the best begins anew");
+  }
   for (const auto& warnings :
        {checkpoint::ResumeWarnings(checkpoint.info, run),
         checkpoint::StateWarnings(checkpoint, executor, rank.info.world_size)}) {
@@ -90,12 +98,34 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
   return start;
 }
 
+// That there is what the best of a run is chosen by.
+Status CheckEvaluations(const config::Config& config, const DatasetInfo& data,
+                        const graph::Graph& graph) {
+  if (data.held_out_samples == 0 || config.run().train.evaluate_every < 0) {
+    return Status::Error(StatusCode::kConfig,
+                         "train.early_stopping and output.best_checkpoint go by evaluations, and "
+                         "there are none: %s",
+                         data.held_out_samples == 0 ? "the data has no held-out samples"
+                                                    : "set train.evaluate_every");
+  }
+  std::vector<std::string> names = MetricsOf(graph, data, LossOf(config.plugins().model));
+  names.insert(names.begin(), "loss");
+  const std::string& metric = config.best().metric;
+  if (std::ranges::find(names, metric) != names.end()) return {};
+  return Status::Error(StatusCode::kConfig,
+                       "train.early_stopping.metric: the evaluations give no '%s'; they give %s",
+                       metric.c_str(), plugins::Join(names).c_str());
+}
+
 // A run without a checkpoint to go on from begins with its first step, also for a rank that takes the
 // place of a lost one.
 Result<train::RunRange> BeginRun(const std::string& resume, const config::Config& whole,
                                  base::RankContext& rank, const DatasetInfo& data,
                                  exec::Executor& executor, const train::RunState& now, Best& best) {
   const train::RunConfig& config = whole.run();
+  if (whole.best().patience > 0 || !whole.output().best_checkpoint.empty()) {
+    ENGINE_RETURN_IF_ERROR(CheckEvaluations(whole, data, executor.memory().graph()));
+  }
   if (whole.best().patience > 0 && executor.updates().asynchronous()) {
     return Status::Error(StatusCode::kConfig,
                          "train.early_stopping ends all ranks after the same step, and these run "
@@ -166,7 +196,7 @@ Status ShowText(const config::Config& config, base::RankContext& rank, RunObserv
   ENGINE_ASSIGN_OR_RETURN(
       const std::string text,
       Generate(*model, "", {.count = config.output().sample_bytes, .seed = run.seed}));
-  return observer.OnText("", text);
+  return observer.OnText(text);
 }
 
 Status Train(const config::Config& config, base::RankContext& rank, RunObserver& observer,
@@ -205,7 +235,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   // is computed is compared before it is used.
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
-  const auto best = std::make_shared<Best>(config.best(), observer);
+  const auto best = std::make_shared<Best>(config.best());
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
@@ -235,7 +265,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       },
       .judge = nullptr,
       .check = MakeReplicaCheck(run, rank),
-      .observer = *best,
+      .observer = observer,
       .metrics = std::move(metrics)};
   if (!output.checkpoint.empty() || !output.best_checkpoint.empty()) {
     parts.save = [&, source, best](const exec::Executor& executor, const train::RunState& now,
@@ -248,8 +278,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
     };
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {
-    parts.judge = [&, best]() -> Result<train::Judgement> {
-      ENGINE_ASSIGN_OR_RETURN(train::Judgement judgement, best->Judge());
+    parts.judge = [&, best](const train::EvaluationReport& report) {
+      train::Judgement judgement = best->Judge(report);
       // States are collected for a file alone.
       judgement.keep = judgement.keep && !output.best_checkpoint.empty();
       if (judgement.end) rank.Log(LogLevel::kInfo, best->Describe());

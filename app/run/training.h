@@ -14,8 +14,8 @@ bool IsText(const DatasetInfo& data);
 
 class RunObserver : public train::TrainObserver {
  public:
-  virtual Status OnCheckpoint(int64_t step, const std::string& path) = 0;
-  virtual Status OnText(const std::string& prompt, const std::string& text) = 0;
+  virtual Status OnCheckpoint(int64_t /*step*/, const std::string& /*path*/) { return {}; }
+  virtual Status OnText(const std::string& /*text*/) { return {}; }
 };
 
 // `config`, `rank` and `observer` are borrowed; only rank 0's observer hears of evaluations,

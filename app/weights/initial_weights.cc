@@ -18,6 +18,14 @@ struct Candidate {
   bool used = false;
 };
 
+// std::regex recurses for each character, and a file may have any names: longer ones fit nothing.
+bool Fits(const std::string& name, const std::regex& pattern, std::smatch* match = nullptr) {
+  constexpr size_t kLongestName = 1000;
+  std::smatch unused;
+  return name.size() <= kLongestName &&
+         std::regex_match(name, match == nullptr ? unused : *match, pattern);
+}
+
 // The first rule that fits says the name: it fits the whole one, or all of it but the last part.
 class Renaming {
  public:
@@ -31,7 +39,7 @@ class Renaming {
       for (const size_t length : {name.size(), dot}) {
         std::smatch match;
         const std::string head = name.substr(0, length);
-        if (!std::regex_match(head, match, patterns_[i])) continue;
+        if (!Fits(head, patterns_[i], &match)) continue;
         return {match.format(rules_[i].to) + name.substr(length), &rules_[i]};
       }
     }
@@ -131,18 +139,14 @@ Status CheckAllowed(const std::map<std::string, std::string>& problems,
   std::vector<std::regex> allowed;
   for (const std::string& pattern : options.allow_missing) {
     allowed.emplace_back(pattern);
-    const auto fits = [&](const graph::Parameter& p) {
-      return regex_match(p.name, allowed.back());
-    };
+    const auto fits = [&](const graph::Parameter& p) { return Fits(p.name, allowed.back()); };
     if (std::ranges::any_of(graph.parameters, fits)) continue;
     return Status::Error(StatusCode::kConfig,
                          "train.init_allow_missing: '%s' fits no parameter of the model",
                          pattern.c_str());
   }
   for (const auto& problem : problems) {
-    const auto fits = [&](const std::regex& pattern) {
-      return regex_match(problem.first, pattern);
-    };
+    const auto fits = [&](const std::regex& pattern) { return Fits(problem.first, pattern); };
     if (std::ranges::none_of(allowed, fits)) {
       refused.push_back(problem.first + " " + problem.second);
     }

@@ -36,12 +36,12 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
-// Called on the thread of the rank.
+// Called on the thread of the rank; an error ends the run.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual Status OnStep(const StepReport& report) = 0;
-  virtual Status OnEvaluation(const EvaluationReport& report) = 0;
+  virtual Status OnStep(const StepReport& /*report*/) { return {}; }
+  virtual Status OnEvaluation(const EvaluationReport& /*report*/) { return {}; }
 };
 
 }  // namespace engine::train

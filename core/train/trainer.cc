@@ -230,14 +230,14 @@ Status Trainer::Evaluate(int64_t step) {
   report.step = step;
   const bool reports = rank_.info.rank == 0 && report.targets > 0;
   if (reports) ENGINE_RETURN_IF_ERROR(parts_.observer.OnEvaluation(report));
-  return parts_.judge && data().held_out_samples > 0 ? Judge(step) : Status();
+  return parts_.judge && report.targets > 0 ? Judge(report) : Status();
 }
 
 // The same on all ranks, because it is rank 0's.
-Status Trainer::Judge(int64_t step) {
+Status Trainer::Judge(const EvaluationReport& report) {
   float flags[2] = {};
   if (rank_.info.rank == 0) {
-    ENGINE_ASSIGN_OR_RETURN(const Judgement judgement, parts_.judge());
+    const Judgement judgement = parts_.judge(report);
     flags[0] = judgement.keep ? 1 : 0;
     flags[1] = judgement.end ? 1 : 0;
   }
@@ -245,7 +245,7 @@ Status Trainer::Judge(int64_t step) {
   const bool alone = executor_->updates().asynchronous();
   if (!alone) ENGINE_RETURN_IF_ERROR(executor_->AllReduce(flags).WithContext("judgement"));
   ended_early_ = flags[1] > 0 && !alone;
-  return flags[0] > 0 ? Checkpoint(step, /*best=*/true) : Status();
+  return flags[0] > 0 ? Checkpoint(report.step, /*best=*/true) : Status();
 }
 
 // Where all updates are done, and no next step tells it.

@@ -52,8 +52,8 @@ struct TrainerParts {
   std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
                                          const BatchRequest& batches)>
       evaluate;
-  // What rank 0 thinks of the evaluation that the observer was told last. Null, on all ranks alike: nothing.
-  std::function<Result<Judgement>()> judge;
+  // What rank 0 thinks of an evaluation. Null, on all ranks alike: nothing.
+  std::function<Judgement(const EvaluationReport& report)> judge;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;
@@ -91,7 +91,7 @@ class Trainer {
   Result<bool> Report(const exec::StepResult& result);
   Status Settle();
   Status Evaluate(int64_t step);
-  Status Judge(int64_t step);
+  Status Judge(const EvaluationReport& report);
   Status CheckRanks(int64_t step);
   Status Checkpoint(int64_t step, bool best = false);
 

@@ -29,8 +29,6 @@ class Recorder final : public run::RunObserver {
     training_->evaluations.push_back(report);
     return {};
   }
-  Status OnCheckpoint(int64_t, const std::string&) override { return {}; }
-  Status OnText(const std::string&, const std::string&) override { return {}; }
 
  private:
   Training* const training_;

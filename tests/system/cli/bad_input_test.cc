@@ -141,7 +141,7 @@ TEST_F(BadInput, OutputsThatCannotBeWrittenAreFoundBeforeTraining) {
     }
   }
   const std::string checkpoint = "run run.pbtxt -n 2 --set output.checkpoint=";
-  ExpectRefused({{checkpoint + "/dev/null", 203, HasSubstr("it is no regular file")},
+  ExpectRefused({{checkpoint + "/dev/null", 203, HasSubstr("it is a device or a pipe")},
                  // The name of the temporary file is longer, and too long.
                  {checkpoint + std::string(250, 'l'), 203,
                   AllOf(HasSubstr("output.checkpoint"), HasSubstr("File name too long"))}});
@@ -169,6 +169,10 @@ TEST_F(BadInput, ConfigCheckRefusesWhatARunRefuses) {
   expect(net("layer { name: \"a\" linear { units: 4 } } layer { name: \"a\" linear { units: 4 } }"),
          78, "'a'");
   expect("run.pbtxt --set model.frozen=nowhere", 78, "nowhere");
+  expect("run.pbtxt --set output.best_checkpoint=b.st --set data.synthetic.eval_samples=0", 78,
+         "the data has no held-out samples");
+  expect("run.pbtxt --set output.best_checkpoint=b.st --set train.early_stopping.metric=auc", 78,
+         "no 'auc'; they give loss, accuracy");
   std::filesystem::remove(folder_ / "labels.idx");
   expect("mnist.pbtxt", 66, "data.mnist.labels (mnist.pbtxt:2): ");
 }

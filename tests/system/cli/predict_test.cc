@@ -89,8 +89,20 @@ TEST_F(Predict, OtherDataIsABlockOrAPath) {
   const std::string lines = Output(other);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 7);
   ExpectRefused({{"predict m.safetensors --data somewhere", 78, HasSubstr("is no single path")},
+                 {"predict m.safetensors --format csv --outputs", 2, HasSubstr("of --format json")},
                  {"eval m.safetensors --set data.mnist.images=i --set data.mnist.labels=l", 66,
                   HasSubstr("--data 'mnist { ... }'")}});
+  folder_.Write("t.csv", "x,c\n1,u\n2,v\n3,u\n4,v\n");
+  Output(RunConfig("-q --set data.table.path=t.csv --set output.checkpoint=t.safetensors"));
+  ExpectRefused({{"eval t.safetensors --data t.csv --split train", 2, HasSubstr("--split train")}});
+}
+
+TEST_F(Predict, RanksThatWouldEvaluateSomethingElseAreNamed) {
+  const int port = FreePort();
+  const auto first = Start("eval m.safetensors", TorchrunRank(0, 2, port));
+  const auto second = Start("eval m.safetensors --split train", TorchrunRank(1, 2, port));
+  EXPECT_THAT(Refusal(second->Wait(), 78), HasSubstr("rank 1 has '--split train'"));
+  Refusal(first->Wait(), 78);
 }
 
 }  // namespace

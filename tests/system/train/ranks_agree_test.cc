@@ -99,13 +99,6 @@ TEST_F(RanksAgree, RunsInOrderPassEveryCheck) {
 #endif
 }
 
-class NoObserver final : public run::RunObserver {
-  Status OnStep(const train::StepReport&) override { return {}; }
-  Status OnEvaluation(const train::EvaluationReport&) override { return {}; }
-  Status OnCheckpoint(int64_t, const std::string&) override { return {}; }
-  Status OnText(const std::string&, const std::string&) override { return {}; }
-};
-
 // Another file of the same name and version, which even does the same.
 TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
   const std::string sgd = ReadWhole(ENGINE_TEST_PLUGIN_DIR "/libengine_sgd.so");
@@ -116,7 +109,7 @@ TEST_F(RanksAgree, APluginWhoseFileDiffersIsNamedAtTheStart) {
   const auto usual = config_of({ENGINE_TEST_PLUGIN_DIR});
   const auto other = config_of({folder_.path(), ENGINE_TEST_PLUGIN_DIR});
   ASSERT_TRUE(usual.ok() && other.ok()) << other.status().message();
-  NoObserver observer;
+  run::RunObserver observer;
   const launch::LaunchOutcome outcome =
       launch::Launch({.mode = launch::LaunchPlan::Mode::kThreads, .info = {.world_size = 2}}, {},
                      [&](base::RankContext& rank) {

@@ -170,7 +170,7 @@ TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
   first.push_back("train.steps=4");
   Train(kMlp, {2}, "part", first);
   EXPECT_EQ(GoOn(kMlp, 2, "part", soon).losses.size(), 2u);
-  soon.push_back("train.early_stopping.metric=f1");
+  soon.push_back("train.early_stopping.metric=rmse");
   EXPECT_EQ(TrainWithThreads(kMlp, Members{.ranks = 2}, soon, /*expect_ok=*/false).status.code(),
             StatusCode::kConfig);
 }

@@ -123,6 +123,9 @@ TEST_F(ConfigTest, MissingParts) {
   EXPECT_EQ(with_train("train { steps: 4 global_batch: 4 }\noutput { keep_checkpoints: 2 }"),
             "run.pbtxt:4:10: 'keep_checkpoints' needs a file for the checkpoints: "
             "'output.checkpoint'");
+  EXPECT_EQ(with_train("train { steps: 4 global_batch: 4 }\noutput { checkpoint: \"a/b.st\"\n"
+                       "best_checkpoint: \"a/./b.st\" }"),
+            "run.pbtxt:5:1: 'checkpoint' and 'best_checkpoint' are one file: name two");
 }
 
 TEST_F(ConfigTest, NumbersOutOfRange) {

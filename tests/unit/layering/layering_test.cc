@@ -49,7 +49,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/model", {"core"}},
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},
-      {"app/weights", {"core", "kit", "app/config", "app/checkpoint", "app/model"}},
+      {"app/weights", {"core", "kit", "app/config", "app/checkpoint"}},
       {"app/author", {"core", "kit", "app/plugins"}},
       {"app/command", {"core", "kit", "app/plugins", "app/config", "app/launch"}},
       {"tools/conform", above({"kit"})},

@@ -128,6 +128,13 @@ TEST_F(EvaluationTest, FiveOfMoreClasses) {
   EXPECT_EQ(Metric(Evaluate(samples, "softmax_cross_entropy", 1), "top5_accuracy"), 0.5);
 }
 
+TEST_F(EvaluationTest, AnOutputThatIsNoNumberIsTheLargest) {
+  Samples samples(3, {NAN, NAN, NAN, 0, NAN, 1}, {2, 1});
+  const run::Evaluation done = Evaluate(samples, "softmax_cross_entropy", 1, {.by_class = true});
+  EXPECT_EQ(Metric(done, "accuracy"), 0.5);
+  EXPECT_EQ(done.classes[0].predicted, 1);
+}
+
 // Equal scores, and weights, of which one is 0.
 TEST_F(EvaluationTest, TheAreaIsThatOfAllPairs) {
   const std::vector<float> scores = {0.5, -1, 2, 0.5, 0, 3, -1};

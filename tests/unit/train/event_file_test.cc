@@ -83,16 +83,17 @@ std::vector<std::pair<std::string, float>> Scalars(const std::string& event) {
 
 TEST(EventFile, HoldsTheScalarsOfEachStep) {
   const testing::TempFolder folder;
-  const auto events = ValueOf(EventFile::Open(folder.path()));
-  ASSERT_THAT(events->Write(train::StepReport{.step = 7,
-                                              .loss = 1.5,
-                                              .learning_rate = 0.25,
-                                              .samples = 8,
-                                              .seconds = 2,
-                                              .communication_seconds = 1}),
+  EventFile events(folder.path());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "before the first step";
+  ASSERT_THAT(events.Write(train::StepReport{.step = 7,
+                                             .loss = 1.5,
+                                             .learning_rate = 0.25,
+                                             .samples = 8,
+                                             .seconds = 2,
+                                             .communication_seconds = 1}),
               IsOk());
-  ASSERT_THAT(events->Write(train::EvaluationReport{.step = 8, .loss = 0.5}), IsOk());
-  ASSERT_THAT(events->WritePluginMetric(8, 0, "gradient_norm", 3), IsOk());
+  ASSERT_THAT(events.Write(train::EvaluationReport{.step = 8, .loss = 0.5}), IsOk());
+  ASSERT_THAT(events.WritePluginMetric(8, 0, "gradient_norm", 3), IsOk());
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     names.push_back(entry.path().filename());
@@ -113,7 +114,8 @@ TEST(EventFile, HoldsTheScalarsOfEachStep) {
 }
 
 TEST(EventFile, AFolderThatIsNotThereIsAnError) {
-  EXPECT_EQ(EventFile::Open("/nowhere/at/all").status().code(), StatusCode::kStorage);
+  EventFile events("/nowhere/at/all");
+  EXPECT_THAT(events.Write(train::StepReport{}), FailsWith(StatusCode::kStorage));
 }
 
 }  // namespace

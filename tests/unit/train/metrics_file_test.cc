@@ -32,16 +32,12 @@ std::vector<Json> Lines(const std::string& path) {
 
 class MetricsFileTest : public ::testing::Test {
  protected:
-  std::unique_ptr<MetricsFile> Open(MetricsFile::Earlier earlier = MetricsFile::Earlier::kReplace) {
-    return ValueOf(MetricsFile::Open(path_, earlier));
-  }
-
   const testing::TempFolder folder_;
   const std::string path_ = folder_ / "run.jsonl";
 };
 
 TEST_F(MetricsFileTest, OneObjectPerLine) {
-  const auto file = Open();
+  MetricsFile file(path_);
   const train::StepReport step{.step = 3,
                                .steps = 9,
                                .epoch = 0.5,
@@ -51,12 +47,12 @@ TEST_F(MetricsFileTest, OneObjectPerLine) {
                                .samples = 8,
                                .seconds = 2,
                                .communication_seconds = 1};
-  ASSERT_THAT(file->Write(step), IsOk());
+  ASSERT_THAT(file.Write(step), IsOk());
   const train::EvaluationReport evaluation{
       .step = 3, .loss = 2.5, .targets = 16, .metrics = {{"accuracy", 0.5}}, .seconds = 4};
-  ASSERT_THAT(file->Write(evaluation), IsOk());
-  ASSERT_THAT(file->WriteCheckpoint(3, "a \"quoted\" name\n"), IsOk());
-  ASSERT_THAT(file->WritePluginMetric(3, 1, "tcp.bytes", 1e9), IsOk());
+  ASSERT_THAT(file.Write(evaluation), IsOk());
+  ASSERT_THAT(file.WriteCheckpoint(3, "a \"quoted\" name\n"), IsOk());
+  ASSERT_THAT(file.WritePluginMetric(3, 1, "tcp.bytes", 1e9), IsOk());
   // Every line is there while the file is still open, as after a crash.
   EXPECT_EQ(
       Lines(path_),
@@ -84,22 +80,22 @@ TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRunOrIsAppendedToIt) {
   const std::string earlier = "{\"event\":\"earlier, and longer than what comes\"}\n";
   for (const auto keep : {MetricsFile::Earlier::kReplace, MetricsFile::Earlier::kKeep}) {
     folder_.Write("run.jsonl", earlier);
-    const auto file = Open(keep);
+    MetricsFile file(path_, keep);
     EXPECT_EQ(testing::ReadWhole(path_), earlier);
-    ASSERT_THAT(file->WriteCheckpoint(1, "a"), IsOk());
-    ASSERT_THAT(file->WriteCheckpoint(2, "b"), IsOk());
+    ASSERT_THAT(file.WriteCheckpoint(1, "a"), IsOk());
+    ASSERT_THAT(file.WriteCheckpoint(2, "b"), IsOk());
     EXPECT_EQ(Lines(path_).size(), keep == MetricsFile::Earlier::kKeep ? 3u : 2u);
     EXPECT_EQ(testing::ReadWhole(path_).starts_with(earlier), keep == MetricsFile::Earlier::kKeep);
   }
 }
 
 TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
-  const auto file = Open();
+  MetricsFile file(path_);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       for (int i = 0; i < 100; ++i) {
-        EXPECT_TRUE(file->WritePluginMetric(0, rank, "name", i).ok());
+        EXPECT_TRUE(file.WritePluginMetric(0, rank, "name", i).ok());
       }
     });
   }
@@ -108,10 +104,11 @@ TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
 }
 
 TEST_F(MetricsFileTest, SaysWhatCannotBeWritten) {
-  EXPECT_THAT(MetricsFile::Open(folder_ / "none/run.jsonl"),
+  MetricsFile nowhere(folder_ / "none/run.jsonl"), full("/dev/full");
+  EXPECT_THAT(nowhere.WriteCheckpoint(1, "a"),
               FailsWith(StatusCode::kStorage, HasSubstr("none/run.jsonl")));
   EXPECT_THAT(
-      ValueOf(MetricsFile::Open("/dev/full"))->WriteCheckpoint(1, "a"),
+      full.WriteCheckpoint(1, "a"),
       FailsWith(StatusCode::kStorage, AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))));
 }
 

@@ -114,6 +114,10 @@ TEST_F(InitialWeightsTest, RefusesWhatCannotBeMeant) {
               FailsWith(StatusCode::kConfig, AllOf(HasSubstr("'a.bias'"), HasSubstr("'b.bias'"))));
   EXPECT_THAT(Read(kNet, kVectors, {}, {.from = "", .rules = {}, .allow_missing = {"haed.*"}}),
               FailsWith(StatusCode::kConfig, HasSubstr("'haed.*' fits no parameter")));
+  EXPECT_THAT(Read(kNet, kVectors, {Counting(std::string(1 << 20, 'a'), {2})},
+                   {.from = "", .rules = {{.from = ".*b", .to = "c"}}, .allow_missing = {".*"}}),
+              IsOk())
+      << "a name that would overflow the stack";
 }
 
 TEST_F(InitialWeightsTest, TakesTheFirstRowsAndColumnsWhereARuleSaysSo) {
