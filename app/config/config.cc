@@ -9,6 +9,7 @@
 #include "app/config/learning_rate.h"
 #include "app/config/print.h"
 #include "app/config/schema.h"
+#include "app/plugins/loss_scaler.h"
 #include "app/plugins/roles.h"
 
 namespace engine::config {
@@ -140,6 +141,17 @@ InitOptions ReadInit(const proto::Train& train) {
   return init;
 }
 
+// Before all other hooks: those of clipping would end the run, or hide what it looks for.
+void AddLossScaler(const proto::Train& train, plugin::PluginSelection* plugins) {
+  const proto::LossScaling& scaling = train.loss_scaling();
+  if (scaling.mode() != proto::LossScaling::DYNAMIC) return;
+  plugins->hooks.insert(plugins->hooks.begin(),
+                        plugins::LossScalerOf({.first = scaling.first(),
+                                               .growth_factor = scaling.growth_factor(),
+                                               .backoff_factor = scaling.backoff_factor(),
+                                               .growth_interval = scaling.growth_interval()}));
+}
+
 void DropOutputs(const Document& document, OutputOptions* output) {
   const Cursor block = document.At("output");
   const auto drop = [&](const char* key, std::string* path) {
@@ -180,6 +192,7 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   config.best_ = {stopping.patience(), stopping.min_delta(), stopping.metric()};
   if (request.is_data) DropOutputs(document, &config.output_);
   ENGINE_ASSIGN_OR_RETURN(config.run_.plugins, plugins::AssignRoles(choices, found.catalog));
+  AddLossScaler(proto.train(), &config.run_.plugins);
   config.run_.plugins.dataset = std::move(dataset);
   config.run_.plugins.model = std::move(model);
   config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);

@@ -28,6 +28,9 @@
 #include "app/weights/made_ops.h"
 #include "app/weights/torch_layout.h"
 #include "app/weights/weight_file.h"
+#include "core/plugin/loss_scale.h"
+#include "engine/ext/saved_state.h"
+#include "engine/ext/wire_format.h"
 
 namespace engine::run {
 namespace {
@@ -117,6 +120,25 @@ Status CheckEvaluations(const config::Config& config, const DatasetInfo& data,
                        metric.c_str(), plugins::Join(names).c_str());
 }
 
+// What works before it is decided whether a step counts cannot skip it; and a recording skips nothing.
+Status CheckLossScaling(const train::TrainOptions& train, const exec::Executor& executor) {
+  const auto& hooks = executor.plugins().hooks;
+  if (hooks.empty() || Query<plugin::LossScale>(*hooks[0]) == nullptr) return {};
+  std::string beside = train.loss_scale != 1 ? "train.loss_scale" : "";
+  if (train.record_steps) beside = "train.record_steps";
+  for (size_t i = 0; i < hooks.size(); ++i) {
+    if (hooks[i]->traits().stage == HookStage::kReduced) continue;
+    auto* const wire = Query<WireFormat>(*hooks[i]);
+    const bool keeps = wire != nullptr && wire->wire_traits().state_count > 0;
+    if (!keeps && Query<SavedState>(*hooks[i]) == nullptr) continue;
+    beside = "what hook '" + executor.options().hook_names[i] + "' keeps of a step that is skipped";
+  }
+  if (beside.empty()) return {};
+  return Status::Error(StatusCode::kConfig,
+                       "train.loss_scaling.mode DYNAMIC does not go with %s: drop one of the two",
+                       beside.c_str());
+}
+
 // A run without a checkpoint to go on from begins with its first step, also for a rank that takes the
 // place of a lost one.
 Result<train::RunRange> BeginRun(const std::string& resume, const config::Config& whole,
@@ -131,6 +153,7 @@ Result<train::RunRange> BeginRun(const std::string& resume, const config::Config
                          "train.early_stopping ends all ranks after the same step, and these run "
                          "asynchronously: drop it, or choose another update");
   }
+  ENGINE_RETURN_IF_ERROR(CheckLossScaling(config.train, executor));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(
       rank, "before the first step",
       AnswersOfPlugins(config, data, executor) + checkpoint::DescribeRankStates(executor),

@@ -146,7 +146,7 @@ class DeviceStep final : public HostStep {
   // On the stream of the updates, which reads the scales.
   Status TakeStatistics() override {
     ENGINE_RETURN_IF_ERROR(accelerator_.math().FillQuotient(
-        &summed()->count, 1 / parts_.options.loss_scale, scales_.f32(),
+        &summed()->count, 1 / loss_scale_, scales_.f32(),
         static_cast<int64_t>(gradient_scale_.size()), order_->updates()));
     if (!recording_) ENGINE_RETURN_IF_ERROR(Collect(order_->updates()));
     return order_->MarkTaken();

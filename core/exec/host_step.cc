@@ -6,6 +6,10 @@
 //   ready, and before the head of the step is done; both become known under the lock.
 // * Statistics are summed up in a copy, which is the communicator's from the end of the task that
 //   makes them to TakeResult, so the thread of the rank takes what it needs of it before that.
+// * A scale that moves is asked for before the loss of a step, when all updates of the step before
+//   are done, and so its decision. It decides on the thread of the rank, behind the one task that
+//   waits for all observations: so what a step skips, it skips on all ranks, in the same tasks. The
+//   sums of a later hook are then those of this one once more, and nobody reads them.
 // * The sums of a hook are asked for behind each of its observations. Their transfer begins when all
 //   of those are done, and before another hook observes.
 #include "core/exec/host_step.h"
@@ -28,6 +32,9 @@ HostStep::HostStep(const StepParts& parts)
       gradient_scale_(static_cast<size_t>(parts.tasks.scale_count)),
       observed_counts_(parts.plugins.hooks.size()) {
   base::CallWatch* const watch = parts.plugins.watch;
+  for (const auto& hook : parts.plugins.hooks) {
+    if (moving_scale_ == nullptr) moving_scale_ = Query<plugin::LossScale>(*hook);
+  }
   for (const std::string& hook : parts.options.hook_names) {
     begins_.push_back(watch ? watch->Describe("hook '" + hook + "'", "BeginStep") : nullptr);
   }
@@ -38,7 +45,9 @@ Status HostStep::Begin(const StepInput& input) {
   if (input_.all_samples == 0) {
     input_.all_samples = input.samples * parts_.options.rank.world_size;
   }
-  now_ = {.step = input.step, .update_step = input.step, .learning_rate = input.learning_rate};
+  now_ = {.step = input.step,
+          .update_step = input.step - Skipped(),
+          .learning_rate = input.learning_rate};
   backward_begun_ = false;
   ENGINE_RETURN_IF_ERROR(BeginMicroBatch(0));
   if (!queues()) *parts_.memory.statistics() = {.stop = input.stop ? 1.0f : 0.0f};
@@ -81,7 +90,7 @@ Transfer HostStep::MakeTransfer(const Task& task, uint64_t step) {
 Status HostStep::TakeStatistics() {
   statistics_ = *summed();
   const float count = statistics_.count > 0 ? statistics_.count : 1;  // of weights: below 1 too
-  std::ranges::fill(gradient_scale_, 1 / (count * parts_.options.loss_scale));
+  std::ranges::fill(gradient_scale_, 1 / (count * loss_scale_));
   return {};
 }
 
@@ -91,6 +100,10 @@ Status HostStep::Run(const Task& task) {
   }
   if (task.info.kind == TaskKind::kHook) return RunHook(task);
   if (task.info.kind == TaskKind::kUpdate) return RunUpdate(task);
+  if (task.makes_statistics && moving_scale_ != nullptr) {
+    loss_scale_ = moving_scale_->scale();
+    ENGINE_RETURN_IF_ERROR(parts_.memory.SetLossScale(loss_scale_));
+  }
   if (parts_.replicas != nullptr) parts_.replicas->Begin(task.info.id);
   ENGINE_RETURN_IF_ERROR(
       task.instruction == graph::kNone
@@ -157,6 +170,8 @@ Status HostStep::KeepStatistics(bool add) {
 Status HostStep::BeginBackward() {
   backward_begun_ = true;
   tail_ = input_;
+  skipped_before_ = Skipped();
+  tail_.step -= skipped_before_;
   for (size_t i = 0; i < parts_.plugins.hooks.size(); ++i) {
     const base::OpenCall open(parts_.plugins.watch, base::CallWatch::kCompute, begins_[i]);
     ENGINE_RETURN_IF_ERROR(plugin::Answer(parts_.plugins.hooks[i]->BeginStep(input_.step))
@@ -166,7 +181,10 @@ Status HostStep::BeginBackward() {
 }
 
 Status HostStep::RunHook(const Task& task) {
-  if (task.hook_work == HookWork::kAllObserved) return {};
+  if (task.hook_work == HookWork::kAllObserved) {
+    return moving_scale_ == nullptr ? Status() : moving_scale_->Decide(StreamOf(task));
+  }
+  if (task.tail && Skipped() != skipped_before_) return {};
   GradientHook& hook = *parts_.plugins.hooks[task.hook];
   const char* name = parts_.options.hook_names[task.hook].c_str();
   Stream* const stream = StreamOf(task);
@@ -213,6 +231,7 @@ Status HostStep::RunHook(const Task& task) {
 
 // The step and the rate are those of the backward pass before: the next step may have begun.
 Status HostStep::RunUpdate(const Task& task) {
+  if (Skipped() != skipped_before_) return {};
   const std::string& name = parts_.options.optimizer_name;
   const OptimizerStates& states = parts_.updates.states();
   ModelMemory& memory = parts_.memory;

@@ -16,6 +16,7 @@
 #include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
 #include "core/exec/wire.h"
+#include "core/plugin/loss_scale.h"
 #include "core/plugin/plugin_set.h"
 
 namespace engine::exec {
@@ -92,7 +93,8 @@ class HostStep {
   const StepParts parts_;
   StepRunner* runner_ = nullptr;
   StepInput input_;
-  StepScalars now_;  // of the step at hand
+  StepScalars now_;                               // of the step at hand
+  float loss_scale_ = parts_.options.loss_scale;  // likewise, from its loss on
   // Written before the tasks that read them become ready: see Task::first_scale.
   std::vector<float> gradient_scale_;
 
@@ -102,7 +104,10 @@ class HostStep {
   Status BeginBackward();
   Status RunHook(const Task& task);
   Status RunUpdate(const Task& task);
+  uint64_t Skipped() const { return moving_scale_ == nullptr ? 0 : moving_scale_->skipped(); }
 
+  plugin::LossScale* moving_scale_ = nullptr;  // null: the scale stays
+  uint64_t skipped_before_ = 0;  // the updates at hand; once there are more, these do nothing
   std::vector<const base::CallWatch::Call*> begins_;  // of hooks
   CallContext call_context_;                          // of the micro-batch at hand
   bool backward_begun_ = false;

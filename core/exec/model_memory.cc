@@ -117,9 +117,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
 
 Status ModelMemory::SetLossScale(float scale) {
   const float seed_gradient[3] = {scale, 0, 0};
-  ENGINE_RETURN_IF_ERROR(
-      device_.Copy(seed_gradient_.data(), seed_gradient, sizeof(seed_gradient), stream_.get()));
-  return stream_->Synchronize(kSetupTimeoutMs);
+  return device_.Copy(seed_gradient_.data(), seed_gradient, sizeof(seed_gradient), stream_.get());
 }
 
 // Of parameters what ops read: the rounded copy where their value is bfloat16. Gradients of

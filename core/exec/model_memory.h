@@ -40,7 +40,8 @@ class ModelMemory {
   Status SetBatch(const void* input, const void* target, int64_t samples,
                   std::span<const void* const> others = {}, int64_t begin = 0);
 
-  // Backward instructions begin with `scale` as the gradient of the loss, instead of 1. [setup]
+  // Backward instructions begin with `scale` as the gradient of the loss, instead of 1.
+  // [compute-lane]
   Status SetLossScale(float scale);
 
   // Runs instructions of the program, from `begin` to before `end`. [compute-lane]

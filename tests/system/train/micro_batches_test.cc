@@ -125,6 +125,7 @@ TEST_F(MicroBatches, WhatCannotTravelToServersIsRefused) {
     return std::string(run.status.message());
   };
   EXPECT_THAT(refusal(kMlp, "train.loss_scale=0.5"), HasSubstr("train.loss_scale"));
+  EXPECT_THAT(refusal(kMlp, "train.loss_scaling.mode=dynamic"), HasSubstr("hook 'loss_scaling'"));
   std::string grouped = kMlp;
   grouped.insert(grouped.find("steps:"), "group { parameters: \"\" learning_rate_scale: 2 } ");
   EXPECT_THAT(refusal(grouped, "seed=3"), HasSubstr("learning_rate_scale"));

@@ -130,6 +130,39 @@ TEST_F(WireRun, AnOverflowEndsTheRun) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "model"));
 }
 
+// It begins above what float16 can carry, and grows to it again and again: steps are skipped before
+// and after the run goes on.
+TEST_F(WireRun, ALossScaleThatMovesGoesOnToTheBit) {
+  for (const std::string& how : {Sharded(false), Sharded(), std::string("train.micro_batches=2")}) {
+    const std::vector<std::string> moves = {Hook("cast_fp16,clip_norm"),
+                                            "clip_norm.max_norm=1",
+                                            "train.steps=20",
+                                            how,
+                                            "train.loss_scaling.mode=dynamic",
+                                            "train.loss_scaling.first=16777216",
+                                            "train.loss_scaling.growth_interval=2"};
+    const auto tensors = ExpectGoesOnToTheBit(kConfig, 2, moves);
+    ASSERT_TRUE(tensors.contains("saved/hook/loss_scaling/0"));
+    const std::vector<uint8_t>& saved = tensors.at("saved/hook/loss_scaling/0");
+    EXPECT_EQ(saved, tensors.at("saved/hook/loss_scaling/1"));
+    EXPECT_GT(saved[0], 7) << "steps were skipped";
+    EXPECT_LT(saved[0], 15) << "steps were made";
+    ExpectAllRanksEqual(TrainWithThreads(kConfig, 2, moves));
+  }
+}
+
+TEST_F(WireRun, WhatDoesNotGoWithAScaleThatMovesIsRefused) {
+  const std::pair<std::string, const char*> cases[] = {
+      {Hook("topk"), "what hook 'topk' keeps of a step"},
+      {"train.loss_scale=2", "does not go with train.loss_scale:"}};
+  for (const auto& [more, sentence] : cases) {
+    const Training run = TrainWithThreads(
+        kConfig, {.ranks = 2}, {more, "train.loss_scaling.mode=dynamic"}, /*expect_ok=*/false);
+    EXPECT_EQ(run.exit_code, 78);
+    EXPECT_THAT(run.status.message(), HasSubstr(sentence));
+  }
+}
+
 // Every warning: tests/unit/exec/error_feedback_test.cc.
 TEST_F(WireRun, StatesThatCannotGoOnAreNamedInTheLogOfRankZero) {
   Interrupt(kConfig, 2, "packed", {Hook("topk")});

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "app/plugins/loss_scaler.h"
+#include "core/plugin/create_object.h"
 #include "tests/unit/exec/async_world.h"
 
 namespace engine::test {
@@ -94,6 +96,24 @@ TEST(AcceleratorTest, HooksClipAsOnAHostDevice) {
         EXPECT_NE(wanted[0].parameters, unclipped[0].parameters) << "nothing was clipped";
       }
     }
+  }
+}
+
+// The first scale is too large for float32, and so is the one that it grows to.
+TEST(AcceleratorTest, ALossScaleMovesAsOnAHostDevice) {
+  const plugin::PluginChoice scaler = plugins::LossScalerOf(
+      {.first = 0x1p127, .growth_factor = 0x1p20, .backoff_factor = 0x1p-20, .growth_interval = 2});
+  const AsyncWorld worlds[] = {{.size = 2, .shard = true}, {.micro_batches = 2}};
+  for (AsyncWorld world : worlds) {
+    const auto plain = world.RunOnHost();
+    world.first_hook = [&](Host& host) { return Must(plugin::Create<GradientHook>(scaler, host)); };
+    const auto moved = world.Run();
+    ExpectSameBits(moved, world.RunOnHost());
+    EXPECT_NE(moved[0].parameters, plain[0].parameters) << "no step was skipped";
+    world.hooks = {{"clip_norm", {{"max_norm", "0.05"}}}};
+    world.optimizer = "adamw";
+    world.optimizer_options = {};
+    ExpectNear(world.Run(), world.RunOnHost());
   }
 }
 

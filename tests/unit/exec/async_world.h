@@ -62,6 +62,7 @@ struct AsyncWorld {
   std::string optimizer = "sgd";
   OptionValues::Overrides optimizer_options = {{"momentum", "0.9"}, {"weight_decay", "0.01"}};
   std::vector<std::pair<std::string, OptionValues::Overrides>> hooks;
+  std::function<std::unique_ptr<GradientHook>(Host&)> first_hook;  // before those
   std::vector<AsyncStep> steps = std::vector<AsyncStep>(6);
   std::function<void(const AsyncRank&, const std::string& op, bool backward)> before_call;
   std::function<void(const AsyncRank&, const Transfer&)> on_submit;
@@ -153,6 +154,7 @@ struct AsyncWorld {
     options.record_steps = record;
     options.scheduler_name = scheduler;
     options.optimizer_name = optimizer;
+    if (first_hook) options.hook_names.emplace_back("first");
     for (const auto& hook : hooks) options.hook_names.push_back(hook.first);
     return options;
   }
@@ -187,6 +189,7 @@ struct AsyncWorld {
       plugins.communicator = std::make_unique<HubCommunicator>(hub, rank);
     }
     plugins.optimizer = Load<Optimizer>(optimizer, host, optimizer_options);
+    if (first_hook) plugins.hooks.push_back(first_hook(host));
     for (const auto& [name, options] : hooks) {
       if (name == "half_sender") {
         plugins.hooks.push_back(std::make_unique<HalfSender>(on_device));
