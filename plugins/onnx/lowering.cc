@@ -87,22 +87,19 @@ Status ShapeOf(Lowering& lowering, const Node& node) {
 // Attributes that only choose what this engine does where they have this value: another one is not
 // passed over.
 Status CheckAttributes(const Node& node) {
-  constexpr struct {
-    const char* attribute;
-    int64_t known;
-  } kNumbers[] = {{"antialias", 0}, {"fmod", 0}, {"stash_type", 1}};
-  constexpr std::pair<const char*, const char*> kWords[] = {
-      {"reduction", "none"}, {"keep_aspect_ratio_policy", "stretch"}};
-  for (const auto& [attribute, known] : kNumbers) {
-    if (!node.IsStandard() || node.Int(attribute, known) == known) continue;
-    return node.Unsupported("has the attribute %s=%lld, and only %lld is known", attribute,
-                            static_cast<long long>(node.Int(attribute, known)),
-                            static_cast<long long>(known));
-  }
-  for (const auto& [attribute, known] : kWords) {
-    if (!node.IsStandard() || node.Text(attribute, known) == known) continue;
-    return node.Unsupported("has the attribute %s='%s', and only '%s' is known", attribute,
-                            node.Text(attribute, known).c_str(), known);
+  constexpr std::pair<const char*, std::string_view> kKnown[] = {
+      {"antialias", "0"},
+      {"fmod", "0"},
+      {"keep_aspect_ratio_policy", "stretch"},
+      {"reduction", "none"},
+      {"stash_type", "1"}};
+  for (const auto& [attribute, known] : kKnown) {
+    const auto* const found = node.IsStandard() ? node.Find(attribute) : nullptr;
+    if (found == nullptr) continue;
+    const std::string given = found->has_s() ? found->s() : std::to_string(found->i());
+    if (given == known) continue;
+    return node.Unsupported("has %s=%s, and only %s is known", attribute, given.c_str(),
+                            known.data());
   }
   return {};
 }

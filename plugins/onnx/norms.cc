@@ -30,11 +30,21 @@ Result<ModelValue> Reduced(Lowering& lowering, const Node& node, ModelValue x, c
                         {"ReduceMin", "reduce_max", {Scaled(-1, 0)}, {Scaled(-1, 0)}},
                         {"ReduceSum", "reduce_sum", {}, {}},
                         {"ReduceSumSquare", "reduce_sum", {square}, {}}};
+  const Attributes along = {IntsAttribute("axes", axes)};
+  if (node.type() == "ReduceLogSumExp") {  // of what is not above 0, which exp can hold
+    if (axes.empty()) return x;
+    const Attributes kept = {along[0], kit::Bool("keep", true)};
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue most,
+                            lowering.Emit(node.name(), "reduce_max", {x}, kept));
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.Emit(node.name(), "subtract", {x, most}));
+    ENGINE_ASSIGN_OR_RETURN(x,
+                            EmitAll(lowering, node, x, {{"exp"}, {"reduce_sum", kept}, {"log"}}));
+    return lowering.Emit(node.name(), "add", {x, most});
+  }
   const auto* const kind = std::ranges::find(kinds, node.type(), &Kind::type);
   ENGINE_ASSIGN_OR_RETURN(x, EmitAll(lowering, node, x, kind->before));
   if (!axes.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(
-        x, lowering.Emit(node.name(), kind->op, {x}, {IntsAttribute("axes", axes)}));
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.Emit(node.name(), kind->op, {x}, along));
   }
   return EmitAll(lowering, node, x, kind->after);
 }
@@ -161,7 +171,8 @@ constexpr HandlerEntry kHandlers[] = {
     {"GroupNormalization,InstanceNormalization", LowerGroupNormalization},
     {"LayerNormalization", LowerLayerNormalization},
     {"LogSoftmax,Softmax", LowerSoftmax},
-    {"ReduceL1,ReduceL2,ReduceLogSum,ReduceMax,ReduceMean,ReduceMin,ReduceSum,ReduceSumSquare",
+    {"ReduceL1,ReduceL2,ReduceLogSum,ReduceLogSumExp,ReduceMax,ReduceMean,ReduceMin,ReduceSum,"
+     "ReduceSumSquare",
      LowerReduce},
 };
 

@@ -297,6 +297,11 @@ TEST_F(OnnxTest, WhatHasNoOpOfItsOwnIsMadeOfOthers) {
   EXPECT_THAT(Run({2, 2}, {3, 0, 4, -1, 1, 0, 0, 2}), IsNear({5, -below, -below, 1, 2, 2}));
 }
 
+TEST_F(OnnxTest, ALogarithmOfASumOfLargePowersIsFinite) {
+  file_.Input("x", {0, 2}).Output("y").Node("ReduceLogSumExp", "y", {"x"}).List("axes", {1});
+  EXPECT_THAT(Run({2}, {500, 500, -500, 0}), IsNear({500 + std::log(2.0f), 0}));
+}
+
 TEST_F(OnnxTest, ASlopeForAllIsOneParameter) {
   file_.Input("x", {0, 3}).Output("y").Floats("act.weight", {1}, {0.5f});
   file_.Node("PRelu", "y", {"x", "act.weight"});
