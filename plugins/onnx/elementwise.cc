@@ -77,6 +77,7 @@ Status LowerPrelu(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value slope, lowering.Input(node, 1));
   const Dims shape = x.Shape();
+  if (shape.empty()) return node.Damaged("has no dimension");
   Dims wanted(shape.size() > 1 ? shape.size() - 1 : 1, 1);
   if (slope.layout.axes.size() > 0) wanted[0] = shape.size() > 1 ? shape[1] : shape[0];
   Dims given = slope.Shape();

@@ -244,6 +244,7 @@ Status LowerConcat(Lowering& lowering, const Node& node) {
     extent += shape[dim];
     values.push_back(value);
   }
+  if (values.empty()) return node.Damaged("has no inputs");
   if (values.size() == 1) return Give(lowering, node, values[0]);
   for (Value& value : values) {
     ENGINE_ASSIGN_OR_RETURN(value, lowering.OneAxisEach(node, value, false));
@@ -335,10 +336,11 @@ Status LowerExpand(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   Dims before = x.Shape();
-  ENGINE_ASSIGN_OR_RETURN(const Dims shape, BroadcastShape(node, before, given->Ints()));
+  ENGINE_ASSIGN_OR_RETURN(const Dims shape,
+                          BroadcastShape(node, before, ListOf(node, "shape", given.get())));
   x.layout.dims.insert(x.layout.dims.begin(), shape.size() - before.size(), {});
   before.insert(before.begin(), shape.size() - before.size(), 1);
-  if (before[0] == 1 && shape[0] == lowering.samples() && !x.layout.batched &&
+  if (!shape.empty() && before[0] == 1 && shape[0] == lowering.samples() && !x.layout.batched &&
       x.layout.dims[0].empty()) {
     x.layout.dims[0] = {kShared};
     before[0] = shape[0];

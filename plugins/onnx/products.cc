@@ -298,6 +298,7 @@ bool IsVector(const Value& value, int64_t extent) {
 Status LowerLinear(Lowering& lowering, const Node& node, const Value& x, const Value& weight,
                    const Value* bias) {
   const Layout& layout = x.layout;
+  if (layout.dims.empty()) return node.Damaged("multiplies a number by a matrix");
   if (x.Shape().back() != weight.Shape()[0]) {
     return node.Misfit(
         "multiplies rows of %lld by a matrix with %lld rows: the "

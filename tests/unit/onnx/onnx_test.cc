@@ -381,6 +381,12 @@ TEST_F(OnnxTest, AnOrderThatNamesADimensionTwiceIsRefused) {
   EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("node 't' (Transpose)")));
 }
 
+TEST_F(OnnxTest, ANumberInThePlaceOfATensorIsRefused) {
+  file_.Input("x", {0, 3}).Output("y").Floats("s", {}, {1}).Floats("w", {3, 5}, {1});
+  file_.Node("Expand", "e", {"s"}).Node("MatMul", "y", {"e", "w"});
+  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("node 'y' (MatMul)")));
+}
+
 TEST_F(OnnxTest, PaddingOfAWrongLengthIsRefused) {
   file_.Input("x", {0, 1, 4, 4}).Output("y");
   file_.Node("MaxPool", "y", {"x"}).List("kernel_shape", {2, 2}).List("pads", {0, 1});
