@@ -1,15 +1,18 @@
 #include "app/weights/weight_file.h"
 
 #include <cstring>
+#include <list>
 #include <utility>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/safetensors.h"
-#include "app/weights/onnx_weights.h"
 #include "kit/float16.h"
+#include "onnx_kit/tensors.h"
 
 namespace engine::weights {
 namespace {
+
+using onnx::TensorProto;
 
 Element ElementOf(DType dtype) {
   switch (dtype) {
@@ -45,6 +48,45 @@ class SafetensorsWeights final : public WeightFile {
   const std::unique_ptr<checkpoint::SafetensorsFile> file_;
 };
 
+Element ElementOfOnnx(int32_t type) {
+  switch (type) {
+    case TensorProto::FLOAT:
+      return Element::kFloat32;
+    case TensorProto::DOUBLE:
+      return Element::kFloat64;
+    case TensorProto::FLOAT16:
+      return Element::kFloat16;
+    case TensorProto::BFLOAT16:
+      return Element::kBFloat16;
+    default:
+      return Element::kOther;
+  }
+}
+
+// The initialisers of a model.
+class OnnxWeights final : public WeightFile {
+ public:
+  Status Read(const std::string& path) {
+    ENGINE_ASSIGN_OR_RETURN(model_, onnx_kit::ReadModel(path));
+    for (const TensorProto& tensor : model_.graph().initializer()) {
+      if (tensor.dims_size() > kMaxDims) continue;  // as no parameter
+      StoredTensor stored{tensor.name(), {}, ElementOfOnnx(tensor.data_type())};
+      for (const int64_t extent : tensor.dims()) stored.shape.dims[stored.shape.ndim++] = extent;
+      if (stored.element != Element::kOther) {
+        auto elements = onnx_kit::ReadElements(tensor, path);
+        if (!elements.ok()) return elements.status().WithContext("%s", path.c_str());
+        stored.data = elements_.emplace_back(std::move(*elements)).bytes.data();
+      }
+      tensors_.push_back(std::move(stored));
+    }
+    return {};
+  }
+
+ private:
+  onnx::ModelProto model_;
+  std::list<onnx_kit::Elements> elements_;  // that tensors_ point to
+};
+
 // `convert` of each element, which is of type From.
 template <typename From, typename Convert>
 std::vector<float> Converted(const StoredTensor& tensor, Convert convert) {
@@ -62,7 +104,11 @@ std::vector<float> Converted(const StoredTensor& tensor, Convert convert) {
 }  // namespace
 
 Result<std::unique_ptr<WeightFile>> WeightFile::Open(const std::string& path) {
-  if (path.ends_with(".onnx")) return OpenOnnxWeights(path);
+  if (path.ends_with(".onnx")) {
+    auto weights = std::make_unique<OnnxWeights>();
+    ENGINE_RETURN_IF_ERROR(weights->Read(path));
+    return std::unique_ptr<WeightFile>(std::move(weights));
+  }
   ENGINE_ASSIGN_OR_RETURN(
       auto file, checkpoint::SafetensorsFile::Open(path, checkpoint::ForeignTypes::kAccept));
   return std::unique_ptr<WeightFile>(std::make_unique<SafetensorsWeights>(std::move(file)));

@@ -115,15 +115,15 @@ Result<ModelValue> Lowering::Arrange(const Node& node, const Value& value, const
   for (const std::vector<int>& group : groups)
     order.insert(order.end(), group.begin(), group.end());
   if (layout.batched && (groups.empty() || groups[0] != std::vector{0})) {
-    return node.Error(StatusCode::kUnsupported,
-                      "needs its input in an order in which the elements of a sample are apart");
+    return node.Unsupported(
+        "needs its input in an order in which the elements of a sample are apart");
   }
   ENGINE_ASSIGN_OR_RETURN(ModelValue engine, Engine(value));
   if (order != layout.MemoryOrder()) {
     ENGINE_ASSIGN_OR_RETURN(engine, Transpose(node, value, order));
   }
   if (groups.size() > size_t{kMaxDims}) {
-    return node.Error(StatusCode::kUnsupported, "needs a tensor of %zu dimensions", groups.size());
+    return node.Unsupported("needs a tensor of %zu dimensions", groups.size());
   }
   Shape shape;
   for (const std::vector<int>& group : groups) shape.dims[shape.ndim++] = ExtentOf(layout, group);
@@ -131,15 +131,36 @@ Result<ModelValue> Lowering::Arrange(const Node& node, const Value& value, const
   return Reshape(node, engine, shape);
 }
 
-Result<Value> Lowering::Contiguous(const Node& node, const Value& value) {
-  Groups groups;
-  for (const std::vector<int>& dim : value.layout.dims) {
-    std::vector<int>& group = groups.emplace_back();
-    std::ranges::copy_if(dim, std::back_inserter(group), [](int axis) { return axis != kShared; });
+Result<Value> Lowering::OneAxisEach(const Node& node, const Value& value, bool in_order) {
+  const Layout& from = value.layout;
+  Value made{.layout = {.batched = from.batched, .samples = samples_}};
+  Layout& to = made.layout;
+  to.dims.resize(from.dims.size());
+  std::vector<std::pair<std::vector<int>, size_t>> parts;  // of a dimension
+  for (size_t i = 0; i < from.dims.size(); ++i) {
+    std::vector<int> part;
+    for (const int axis : from.dims[i]) {
+      if (!from.IsSamples(axis)) {
+        part.push_back(axis);
+      } else if (part.empty()) {
+        to.dims[i].push_back(axis);
+      } else {
+        return node.Unsupported("needs the elements of a sample apart from those of others");
+      }
+    }
+    if (!part.empty() || (in_order && to.dims[i].empty())) parts.emplace_back(part, i);
   }
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue engine, Arrange(node, value, groups));
-  Value made{.engine = engine,
-             .layout = Layout::RowMajor(value.Shape(), value.layout.batched, samples_)};
+  if (!in_order) std::ranges::sort(parts);
+  Groups groups;
+  if (from.batched) groups.push_back({0});
+  if (from.batched) to.axes.push_back(from.axes[0]);
+  for (const auto& [part, dim] : parts) {
+    groups.push_back(part);
+    if (part.empty()) continue;
+    to.dims[dim].push_back(static_cast<int>(to.axes.size()));
+    to.axes.push_back(ExtentOf(from, part));
+  }
+  ENGINE_ASSIGN_OR_RETURN(made.engine, Arrange(node, value, groups));
   return made;
 }
 
@@ -151,10 +172,10 @@ Result<std::vector<std::vector<Column>>> Lowering::AlignAll(const Node& node,
   std::vector<std::vector<Column>> dims;
   if (Align(layouts, skipped, &dims)) return dims;
   for (Value* const value : values) {
-    ENGINE_ASSIGN_OR_RETURN(*value, Contiguous(node, *value));
+    ENGINE_ASSIGN_OR_RETURN(*value, OneAxisEach(node, *value, true));
   }
   if (Align(layouts, skipped, &dims)) return dims;
-  return node.Error(StatusCode::kUnsupported, "its inputs have shapes that do not fit together");
+  return node.Unsupported("its inputs have shapes that do not fit together");
 }
 
 namespace {
@@ -185,14 +206,8 @@ std::vector<const Column*> OrderColumns(const std::vector<std::vector<Column>>& 
 std::vector<std::vector<const Column*>> JoinColumns(const std::vector<const Column*>& columns) {
   std::vector<std::vector<const Column*>> joined;
   for (const Column* const column : columns) {
-    const auto same = [&](const Column* other) {
-      for (size_t i = 0; i < column->axis.size(); ++i) {
-        if ((column->axis[i] >= 0) != (other->axis[i] >= 0)) return false;
-      }
-      return !other->samples;
-    };
-    const bool joins =
-        columns.size() > size_t{kMaxDims} && !joined.empty() && same(joined.back()[0]);
+    const bool joins = columns.size() > size_t{kMaxDims} && !joined.empty() &&
+                       !joined.back()[0]->samples && column->IsLike(*joined.back()[0]);
     if (!joins) joined.emplace_back();
     joined.back().push_back(column);
   }

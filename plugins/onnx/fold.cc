@@ -17,18 +17,16 @@ using Inputs = std::span<const Tensor* const>;
 using Type = Tensor::Type;
 
 Status Misfit(const Node& node) {
-  return node.Error(StatusCode::kBadData, "its constant inputs do not fit together");
+  return node.Damaged("its constant inputs do not fit together");
 }
 
 // The largest constant that is computed: beyond that a file is more likely wrong than large.
 constexpr int64_t kMostElements = int64_t{1} << 28;
 
 Result<Tensor> MakeTensor(const Node& node, Type type, Dims dims) {
-  int64_t count = 1;
-  for (const int64_t extent : dims) {
-    if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > kMostElements) {
-      return node.Error(StatusCode::kBadData, "gives a constant of an impossible shape");
-    }
+  const int64_t count = CheckedCount(dims);
+  if (count < 0 || count > kMostElements) {
+    return node.Damaged("gives a constant of an impossible shape");
   }
   return Tensor{type, std::move(dims), std::vector<double>(static_cast<size_t>(count))};
 }
@@ -65,29 +63,30 @@ double Modulo(double a, double b) {
   return a - b * std::floor(a / b);
 }
 
+double Sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
 const std::map<std::string, Unary>& Unaries() {
   static const std::map<std::string, Unary> kTable = {
+      {"Abs", std::abs},
+      {"Ceil", std::ceil},
+      {"Cos", std::cos},
+      {"Erf", std::erf},
+      {"Exp", std::exp},
+      {"Floor", std::floor},
+      {"Log", std::log},
+      {"Sin", std::sin},
+      {"Round", std::nearbyint},
+      {"Sqrt", std::sqrt},
+      {"Tanh", std::tanh},
+      {"Sigmoid", Sigmoid},
       {"Neg", [](double x) { return -x; }},
-      {"Abs", [](double x) { return std::abs(x); }},
-      {"Sqrt", [](double x) { return std::sqrt(x); }},
-      {"Exp", [](double x) { return std::exp(x); }},
-      {"Log", [](double x) { return std::log(x); }},
-      {"Sin", [](double x) { return std::sin(x); }},
-      {"Cos", [](double x) { return std::cos(x); }},
-      {"Tanh", [](double x) { return std::tanh(x); }},
-      {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }},
       {"Relu", [](double x) { return std::max(x, 0.0); }},
-      {"Erf", [](double x) { return std::erf(x); }},
-      {"Floor", [](double x) { return std::floor(x); }},
-      {"Ceil", [](double x) { return std::ceil(x); }},
-      {"Round", [](double x) { return std::nearbyint(x); }},
       {"Reciprocal", [](double x) { return 1 / x; }},
-      {"Sign", [](double x) { return x > 0   ? 1.0
-                                     : x < 0 ? -1.0
-                                             : 0.0; }},
+      {"Sign", [](double x) { return static_cast<double>((x > 0) - (x < 0)); }},
       {"Not", [](double x) { return x == 0 ? 1.0 : 0.0; }},
-      {"IsNaN", [](double x) { return std::isnan(x) ? 1.0 : 0.0; }},
-  };
+      {"IsNaN", [](double x) { return std::isnan(x) ? 1.0 : 0.0; }}};
   return kTable;
 }
 
@@ -140,16 +139,7 @@ Result<Tensor> Moved(const Node& node, const Tensor& x, const Dims& shape, Posit
 
 Result<Tensor> FoldTranspose(const Node& node, Inputs inputs) {
   const Tensor& x = *inputs[0];
-  Dims order = node.Ints("perm");
-  if (order.empty()) {
-    for (size_t i = x.dims.size(); i > 0; --i) order.push_back(static_cast<int64_t>(i) - 1);
-  }
-  if (order.size() != x.dims.size()) return Misfit(node);
-  Dims sorted = order;
-  std::ranges::sort(sorted);
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    if (sorted[i] != static_cast<int64_t>(i)) return Misfit(node);
-  }
+  ENGINE_ASSIGN_OR_RETURN(const Dims order, TransposedOrder(node, x.dims.size()));
   Positions positions = Positions::Of(x, x.dims);
   Dims shape;
   Dims strides;
@@ -160,9 +150,7 @@ Result<Tensor> FoldTranspose(const Node& node, Inputs inputs) {
   return Moved(node, x, shape, Positions{0, shape, strides});
 }
 
-Result<Tensor> FoldSlice(const Node& node, Inputs inputs) {
-  const Tensor& x = *inputs[0];
-  ENGINE_ASSIGN_OR_RETURN(const auto ranges, SliceRanges(node, inputs, x.dims));
+Result<Tensor> Cut(const Node& node, const Tensor& x, const std::vector<SliceRange>& ranges) {
   Positions positions = Positions::Of(x, x.dims);
   for (const SliceRange& range : ranges) {
     positions.first += range.begin * positions.strides[range.axis];
@@ -171,6 +159,11 @@ Result<Tensor> FoldSlice(const Node& node, Inputs inputs) {
   }
   const Dims shape = positions.extents;
   return Moved(node, x, shape, std::move(positions));
+}
+
+Result<Tensor> FoldSlice(const Node& node, Inputs inputs) {
+  ENGINE_ASSIGN_OR_RETURN(const auto ranges, SliceRanges(node, inputs, inputs[0]->dims));
+  return Cut(node, *inputs[0], ranges);
 }
 
 Result<Tensor> FoldGather(const Node& node, Inputs inputs) {
@@ -182,9 +175,10 @@ Result<Tensor> FoldGather(const Node& node, Inputs inputs) {
   ENGINE_ASSIGN_OR_RETURN(Tensor y, MakeTensor(node, x.type, shape));
   const int64_t inner = Count({x.dims.begin() + axis + 1, x.dims.end()});
   const int64_t extent = x.dims[axis], picked = indices.count();
+  const Dims chosen = indices.Ints();
   for (size_t i = 0; i < y.values.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    auto index = static_cast<int64_t>(indices.values[at / inner % picked]);
+    int64_t index = chosen[at / inner % picked];
     if (index < 0) index += extent;
     if (index < 0 || index >= extent) return Misfit(node);
     y.values[i] = x.values[(at / (inner * picked) * extent + index) * inner + at % inner];
@@ -231,7 +225,7 @@ Result<Tensor> FoldTile(const Node& node, Inputs inputs) {
   for (size_t i = 0; i < repeats.size(); ++i) {
     positions.extents.insert(positions.extents.end(), {repeats[i], x.dims[i]});
     positions.strides.insert(positions.strides.end(), {0, plain.strides[i]});
-    shape.push_back(repeats[i] * x.dims[i]);
+    if (__builtin_mul_overflow(repeats[i], x.dims[i], &shape.emplace_back())) return Misfit(node);
   }
   return Moved(node, x, shape, std::move(positions));
 }
@@ -249,13 +243,8 @@ Result<std::vector<Tensor>> FoldSplit(const Node& node, Inputs inputs) {
   std::vector<Tensor> parts;
   int64_t begin = 0;
   for (const int64_t extent : extents) {
-    Positions positions = Positions::Of(x, x.dims);
-    positions.first = begin * positions.strides[axis];
-    positions.extents[axis] = extent;
+    ENGINE_ASSIGN_OR_RETURN(parts.emplace_back(), Cut(node, x, {{axis, begin, 1, extent}}));
     begin += extent;
-    const Dims shape = positions.extents;
-    ENGINE_ASSIGN_OR_RETURN(Tensor part, Moved(node, x, shape, std::move(positions)));
-    parts.push_back(std::move(part));
   }
   return parts;
 }
@@ -264,12 +253,7 @@ Result<std::vector<Tensor>> FoldSplit(const Node& node, Inputs inputs) {
 
 Result<Tensor> FoldCast(const Node& node, Inputs inputs) {
   Tensor y = *inputs[0];
-  const int64_t to = node.Int("to", proto::TensorProto::FLOAT);
-  proto::TensorProto target;
-  target.set_data_type(static_cast<int32_t>(to));
-  y.type = IsFloat(target)                  ? Type::kFloat
-           : to == proto::TensorProto::BOOL ? Type::kBool
-                                            : Type::kInt;
+  y.type = TypeOf(node.Int("to", proto::TensorProto::FLOAT));
   for (double& value : y.values) {
     if (y.type == Type::kInt) value = std::trunc(value);
     if (y.type == Type::kBool) value = value != 0 ? 1 : 0;
@@ -308,6 +292,7 @@ Result<Tensor> FoldTrilu(const Node& node, Inputs inputs) {
 Result<Tensor> FoldReduce(const Node& node, Inputs inputs) {
   const Tensor& x = *inputs[0];
   const Dims axes = ListOf(node, "axes", InputOr(inputs, 1));
+  if (axes.empty() && node.Int("noop_with_empty_axes", 0) != 0) return x;
   std::vector<bool> reduced(x.dims.size(), axes.empty());
   for (const int64_t given : axes) {
     ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, given, x.dims.size()));
@@ -363,13 +348,14 @@ Result<Tensor> FoldScatterND(const Node& node, Inputs inputs) {
   const Tensor &indices = *inputs[1], &updates = *inputs[2];
   const int64_t width = indices.dims.back();
   if (width < 1 || width > static_cast<int64_t>(y.dims.size())) return Misfit(node);
+  const Dims chosen = indices.Ints();
   const int64_t places = indices.count() / width;
   const int64_t inner = Count({y.dims.begin() + width, y.dims.end()});
   if (updates.count() != places * inner) return Misfit(node);
   for (int64_t i = 0; i < places; ++i) {
     int64_t at = 0;
     for (int64_t j = 0; j < width; ++j) {
-      auto index = static_cast<int64_t>(indices.values[i * width + j]);
+      int64_t index = chosen[i * width + j];
       if (index < 0) index += y.dims[j];
       if (index < 0 || index >= y.dims[j]) return Misfit(node);
       at = at * y.dims[j] + index;
@@ -380,20 +366,13 @@ Result<Tensor> FoldScatterND(const Node& node, Inputs inputs) {
 }
 
 Result<Tensor> FoldConstantOfShape(const Node& node, Inputs inputs) {
-  const proto::AttributeProto* const value = node.Find("value");
-  double fill = 0;
-  Type type = Type::kFloat;
-  if (value != nullptr && value->has_t()) {
-    const proto::TensorProto& t = value->t();
-    type = IsFloat(t)                                  ? Type::kFloat
-           : t.data_type() == proto::TensorProto::BOOL ? Type::kBool
-                                                       : Type::kInt;
-    ENGINE_ASSIGN_OR_RETURN(const Tensor read, ReadTensor(t, node.name()));
-    if (read.count() != 1) return Misfit(node);
-    fill = read.values[0];
+  Tensor fill{Type::kFloat, {}, {0}};
+  if (const auto* const value = node.Find("value"); value != nullptr && value->has_t()) {
+    ENGINE_ASSIGN_OR_RETURN(fill, ReadTensor(value->t(), node.name()));
   }
-  ENGINE_ASSIGN_OR_RETURN(Tensor y, MakeTensor(node, type, inputs[0]->Ints()));
-  std::ranges::fill(y.values, fill);
+  if (fill.count() != 1) return Misfit(node);
+  ENGINE_ASSIGN_OR_RETURN(Tensor y, MakeTensor(node, fill.type, inputs[0]->Ints()));
+  std::ranges::fill(y.values, fill.values[0]);
   return y;
 }
 

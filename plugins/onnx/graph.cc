@@ -64,8 +64,7 @@ Status Graph::AddNodes(const ModelFile& file) {
       ++uses_[input];
       if (known.contains(input)) continue;
       return node
-          .Error(StatusCode::kBadData,
-                 "reads '%s', which is no input and which no node before it gives", input.c_str())
+          .Damaged("reads '%s', which is no input and which no node before it gives", input.c_str())
           .WithContext("%s", file.path().c_str());
     }
     for (const std::string& output : proto.output()) {
@@ -86,17 +85,28 @@ Status Graph::AddNodes(const ModelFile& file) {
 // Backwards: what has to be known makes what it is computed from known. Forwards: what is computed of
 // known values is.
 void Graph::FindConstants(const ModelFile& file, std::string_view patterns) {
+  std::set<std::string> sampled;  // depends on samples: no initialiser before it is known
+  for (const auto* const input : inputs_) sampled.insert(input->name());
+  for (const Node& node : nodes_) {
+    const auto& inputs = node.proto().input();
+    if (node.type() == "Shape" || node.type() == "Size" ||
+        std::none_of(inputs.begin(), inputs.end(),
+                     [&](const std::string& input) { return sampled.contains(input); })) {
+      continue;
+    }
+    sampled.insert(node.proto().output().begin(), node.proto().output().end());
+  }
   for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    const bool all =
-        CanFold(node->type()) && node->output_count() > 0 && constants_.contains(node->output(0));
+    const bool all = CanFold(node->type()) && node->output_count() > 0 &&
+                     constants_.contains(node->output(0)) && !sampled.contains(node->output(0));
     for (size_t i = 0; i < node->input_count(); ++i) {
       if (all || IsKnownInput(*node, i)) constants_.insert(node->input(i));
     }
   }
   const std::set<std::string> wanted = std::exchange(constants_, {});
   for (const proto::TensorProto& tensor : file.graph().initializer()) {
-    const bool trained =
-        IsFloat(tensor) && !wanted.contains(tensor.name()) && !MatchesAny(tensor.name(), patterns);
+    const bool trained = IsFloat(tensor.data_type()) && !wanted.contains(tensor.name()) &&
+                         !MatchesAny(tensor.name(), patterns);
     if (!trained) constants_.insert(tensor.name());
   }
   for (const Node& node : nodes_) {

@@ -12,6 +12,8 @@
 namespace engine::onnx {
 namespace {
 
+constexpr const char* kCoordinates = "coordinate_transformation_mode";
+
 struct Plane {
   ModelValue input;  // (B, H, W, C)
   Layout layout;     // of the value: memory in that order
@@ -21,15 +23,15 @@ struct Plane {
 Result<Plane> PlaneOf(Lowering& lowering, const Node& node, const Value& x) {
   const std::vector<std::vector<int>>& dims = x.layout.dims;
   if (dims.size() != 3 && dims.size() != 4) {
-    return node.Error(StatusCode::kUnsupported,
-                      "works on %zu dimensions; planes (N, C, H, W) and "
-                      "lines (N, C, L) are known",
-                      dims.size());
+    return node.Unsupported(
+        "works on %zu dimensions; planes (N, C, H, W) and "
+        "lines (N, C, L) are known",
+        dims.size());
   }
   if (dims[0] != std::vector{0} || !x.layout.batched) {
-    return node.Error(StatusCode::kUnsupported,
-                      "needs a batch of samples in dimension 0, and nothing "
-                      "else there");
+    return node.Unsupported(
+        "needs a batch of samples in dimension 0, and nothing "
+        "else there");
   }
   Plane plane{.layout = x.layout, .is_line = dims.size() == 3};
   const Groups groups = {dims[0], plane.is_line ? std::vector<int>() : dims[2], dims.back(),
@@ -62,7 +64,7 @@ Result<Dims> Padding(const Node& node, const Plane& plane, const Shape& input, c
   Dims pads = node.Ints("pads", Dims(plane.is_line ? 2 : 4, 0));
   if (pads.size() != (plane.is_line ? 2u : 4u) || kernel.size() != 2 || stride.size() != 2 ||
       dilation.size() != 2 || std::ranges::min(stride) < 1) {
-    return node.Error(StatusCode::kBadData, "has lists of a wrong length, or a stride below 1");
+    return node.Damaged("has lists of a wrong length, or a stride below 1");
   }
   if (plane.is_line) pads = {0, pads[0], 0, pads[1]};
   const std::string automatic = node.Text("auto_pad", "NOTSET");
@@ -88,9 +90,12 @@ Status LowerConv(Lowering& lowering, const Node& node) {
   }
   ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
   const Dims shape = weight.Shape();
-  if (shape.size() != x.Shape().size())
-    return node.Error(StatusCode::kBadData, "has a weight of another rank");
-  const Dims kernel = RowsAndColumns(plane, {shape.begin() + 2, shape.end()}, 1);
+  if (shape.size() != x.Shape().size()) return node.Damaged("has a weight of another rank");
+  Dims extents(shape.begin() + 2, shape.end());
+  if (node.Ints("kernel_shape", extents) != extents) {
+    return node.Damaged("has a kernel_shape that is not that of its weight");
+  }
+  const Dims kernel = RowsAndColumns(plane, std::move(extents), 1);
   const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
   const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
   const Dims more = RowsAndColumns(plane, node.Ints("output_padding"), 0);
@@ -100,15 +105,14 @@ Status LowerConv(Lowering& lowering, const Node& node) {
   const int64_t channels = transposed ? shape[1] * groups : shape[0];
   const int64_t inputs = transposed ? shape[0] : shape[1] * groups;
   if (inputs != x.Shape()[1]) {
-    return node.Error(StatusCode::kConfig,
-                      "convolves %lld channels, but the data gives it %lld: it was "
-                      "exported for other data",
-                      static_cast<long long>(inputs), static_cast<long long>(x.Shape()[1]));
+    return node.Misfit(
+        "convolves %lld channels, but the data gives it %lld: it was "
+        "exported for other data",
+        static_cast<long long>(inputs), static_cast<long long>(x.Shape()[1]));
   }
   if (transposed &&
       (!node.Ints("output_shape").empty() || node.Text("auto_pad", "NOTSET").starts_with("SAME"))) {
-    return node.Error(StatusCode::kUnsupported,
-                      "has an output_shape or auto_pad; export pads instead");
+    return node.Unsupported("has an output_shape or auto_pad; export pads instead");
   }
   Attributes attributes = {kit::Int("channels", channels),      IntsAttribute("kernel", kernel),
                            IntsAttribute("stride", stride),     IntsAttribute("padding", padding),
@@ -166,24 +170,31 @@ Status LowerGlobalPool(Lowering& lowering, const Node& node) {
 }
 
 // Extents of the result, from the sizes or the scales of the node: (N, C, H, W) with N and C as they
-// are.
+// are. Where a scale gives no whole number of elements, ONNX goes on with the scale, and the op with the
+// ratio of extents.
 Result<Dims> ResizedShape(Lowering& lowering, const Node& node, const Dims& shape) {
-  const bool old = node.type() == "Upsample";
-  ENGINE_ASSIGN_OR_RETURN(const auto scales, lowering.Constant(node, old ? 1 : 2));
+  ENGINE_ASSIGN_OR_RETURN(const auto scales, lowering.Constant(node, 2));
   ENGINE_ASSIGN_OR_RETURN(const auto sizes, lowering.Constant(node, 3));
+  const auto rank = static_cast<int64_t>(shape.size());
   Dims result = shape;
-  if (sizes != nullptr && sizes->count() == static_cast<int64_t>(shape.size())) {
+  if (sizes != nullptr && sizes->count() == rank) {
     result = sizes->Ints();
-  } else if (scales != nullptr && scales->count() == static_cast<int64_t>(shape.size())) {
+  } else if (scales != nullptr && scales->count() == rank) {
     for (size_t i = 0; i < shape.size(); ++i) {
-      result[i] =
-          static_cast<int64_t>(std::floor(static_cast<double>(shape[i]) * scales->values[i]));
+      const double extent = static_cast<double>(shape[i]) * scales->values[i];
+      if (!(extent >= 1 && extent <= 1e9)) return node.Damaged("has a scale that cannot be");
+      result[i] = static_cast<int64_t>(std::floor(extent));
+      if (extent - std::floor(extent) < 1e-4 || node.Text(kCoordinates, "") == "align_corners") {
+        continue;
+      }
+      return node.Unsupported("scales %lld elements by %g, which is no whole number of them",
+                              static_cast<long long>(shape[i]), scales->values[i]);
     }
   } else {
-    return node.Error(StatusCode::kBadData, "has neither scales nor sizes of all dimensions");
+    return node.Unsupported("has neither scales nor sizes of all dimensions");
   }
   if (result[0] == shape[0] && result[1] == shape[1]) return result;
-  return node.Error(StatusCode::kUnsupported, "resizes samples or channels");
+  return node.Unsupported("resizes samples or channels");
 }
 
 Status LowerResize(Lowering& lowering, const Node& node) {
@@ -191,17 +202,23 @@ Status LowerResize(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
   ENGINE_ASSIGN_OR_RETURN(const Dims shape, ResizedShape(lowering, node, x.Shape()));
   const std::string mode = node.Text("mode", "nearest");
-  std::string coordinates = node.Text("coordinate_transformation_mode", "half_pixel");
-  if (node.type() == "Upsample") coordinates = "asymmetric";
-  if (coordinates == "pytorch_half_pixel") coordinates = "half_pixel";
-  const bool known = (mode == "nearest" || mode == "linear") &&
-                     (coordinates == "half_pixel" || coordinates == "asymmetric" ||
-                      coordinates == "align_corners");
-  if (!known) {
-    return node.Error(StatusCode::kUnsupported,
-                      "resizes by mode '%s' with coordinates '%s'; nearest and "
-                      "linear are known",
-                      mode.c_str(), coordinates.c_str());
+  std::string coordinates = node.Text(kCoordinates, "half_pixel");
+  // The same but for one element, which is the first then, and not the one in the middle.
+  if (coordinates == "pytorch_half_pixel" &&
+      std::find(shape.begin() + 2, shape.end(), 1) == shape.end()) {
+    coordinates = "half_pixel";
+  }
+  const bool asymmetric = coordinates == "asymmetric";
+  const std::string rounded = node.Text("nearest_mode", "round_prefer_floor");
+  const bool is_known = asymmetric || coordinates == "half_pixel" || coordinates == "align_corners";
+  const bool is_nearest =
+      mode == "nearest" && rounded == (asymmetric ? "floor" : "round_prefer_floor");
+  if (!is_known || (!is_nearest && mode != "linear")) {
+    return node.Unsupported(
+        "resizes by mode '%s' (%s) with coordinates '%s'; linear is known with "
+        "half_pixel, align_corners and asymmetric, and nearest with round_prefer_floor, "
+        "for asymmetric with floor",
+        mode.c_str(), rounded.c_str(), coordinates.c_str());
   }
   const Dims size = RowsAndColumns(plane, {shape.begin() + 2, shape.end()}, 1);
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
@@ -214,14 +231,10 @@ Status LowerResize(Lowering& lowering, const Node& node) {
 }
 
 constexpr HandlerEntry kHandlers[] = {
-    {"AveragePool", LowerPool},
-    {"Conv", LowerConv},
-    {"ConvTranspose", LowerConv},
-    {"GlobalAveragePool", LowerGlobalPool},
-    {"GlobalMaxPool", LowerGlobalPool},
-    {"MaxPool", LowerPool},
+    {"AveragePool,MaxPool", LowerPool},
+    {"Conv,ConvTranspose", LowerConv},
+    {"GlobalAveragePool,GlobalMaxPool", LowerGlobalPool},
     {"Resize", LowerResize},
-    {"Upsample", LowerResize},
 };
 
 }  // namespace

@@ -113,19 +113,19 @@ std::vector<int> Layout::MemoryOrder() const {
 namespace {
 
 // Products of the extents of a dimension from the innermost axis on: where it may be cut.
-void AddCuts(const Layout& tensor, size_t dim, std::set<int64_t>* cuts) {
+void AddCuts(const Layout& tensor, const std::vector<int>& axes, std::set<int64_t>* cuts) {
   int64_t product = 1;
-  for (auto axis = tensor.dims[dim].rbegin(); axis != tensor.dims[dim].rend(); ++axis) {
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     product *= tensor.Extent(*axis);
     cuts->insert(product);
   }
 }
 
 // Splits the axes of a dimension at each of the cuts.
-bool Cut(const std::set<int64_t>& cuts, size_t dim, Layout* tensor) {
+bool Cut(const std::set<int64_t>& cuts, const std::vector<int>& axes, Layout* tensor) {
   for (const int64_t cut : cuts) {
     int64_t product = 1;
-    const std::vector<int> before = tensor->dims[dim];
+    const std::vector<int> before = axes;
     for (auto axis = before.rbegin(); axis != before.rend() && product < cut; ++axis) {
       const int64_t extent = tensor->Extent(*axis);
       if (product * extent > cut) {
@@ -144,42 +144,41 @@ bool Cut(const std::set<int64_t>& cuts, size_t dim, Layout* tensor) {
 }  // namespace
 
 bool Align(std::span<Layout* const> tensors, int skipped, std::vector<std::vector<Column>>* dims) {
-  dims->clear();
   int rank = 0;
   for (const Layout* const tensor : tensors) rank = std::max(rank, tensor->rank());
-  for (int from_end = rank; from_end > skipped; --from_end) {
-    std::vector<Column>& columns = dims->emplace_back();
+  const auto axes_of = [rank](Layout& tensor, int dim) {  // counted in the tensor with most
+    const int own = dim - (rank - tensor.rank());
+    return own < 0 ? nullptr : &tensor.dims[own];
+  };
+  // All cuts are made first: they give later axes other numbers.
+  for (int dim = 0; dim < rank - skipped; ++dim) {
     std::set<int64_t> cuts;
-    for (const Layout* const tensor : tensors) {
-      if (tensor->rank() >= from_end) AddCuts(*tensor, tensor->rank() - from_end, &cuts);
+    for (Layout* const tensor : tensors) {
+      if (const auto* const axes = axes_of(*tensor, dim)) AddCuts(*tensor, *axes, &cuts);
     }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      Layout& tensor = *tensors[i];
-      const int dim = tensor.rank() - from_end;
-      if (dim < 0 || tensor.dims[dim].empty()) continue;
-      if (!Cut(cuts, dim, &tensor)) return false;
-      const std::vector<int>& axes = tensor.dims[dim];
-      if (columns.empty()) {
-        columns.assign(axes.size(), {std::vector<int>(tensors.size(), kAbsent)});
-      }
-      if (columns.size() != axes.size()) return false;
-      for (size_t j = 0; j < axes.size(); ++j) {
-        const int64_t extent = tensor.Extent(axes[j]);
-        if (columns[j].extent != 1 && columns[j].extent != extent) return false;
-        columns[j].extent = extent;
-        columns[j].axis[i] = axes[j];
-      }
+    for (Layout* const tensor : tensors) {
+      const auto* const axes = axes_of(*tensor, dim);
+      if (axes != nullptr && !Cut(cuts, *axes, tensor)) return false;
     }
   }
-  // Splitting later dimensions has renumbered axes of earlier ones.
-  for (size_t d = 0; d < dims->size(); ++d) {
+  dims->assign(static_cast<size_t>(std::max(rank - skipped, 0)), {});
+  for (size_t dim = 0; dim < dims->size(); ++dim) {
+    std::vector<Column>& columns = (*dims)[dim];
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const int dim = tensors[i]->rank() - (rank - static_cast<int>(d));
-      if (dim < 0 || tensors[i]->dims[dim].empty()) continue;
-      for (size_t j = 0; j < (*dims)[d].size(); ++j) {
-        const int axis = tensors[i]->dims[dim][j];
-        (*dims)[d][j].axis[i] = axis;
-        if (axis == 0 && tensors[i]->batched) (*dims)[d][j].samples = true;
+      const auto* const axes = axes_of(*tensors[i], static_cast<int>(dim));
+      if (axes == nullptr || axes->empty()) continue;
+      if (columns.empty()) {
+        columns.assign(axes->size(), {std::vector<int>(tensors.size(), kAbsent)});
+      }
+      if (columns.size() != axes->size()) return false;
+      for (size_t j = 0; j < axes->size(); ++j) {
+        Column& column = columns[j];
+        const int axis = (*axes)[j];
+        const int64_t extent = tensors[i]->Extent(axis);
+        if (column.extent != 1 && column.extent != extent) return false;
+        column.extent = extent;
+        column.axis[i] = axis;
+        column.samples = column.samples || (axis == 0 && tensors[i]->batched);
       }
     }
   }

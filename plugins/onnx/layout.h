@@ -61,6 +61,10 @@ struct Column {
   bool InMemory() const {
     return std::any_of(axis.begin(), axis.end(), [](int one) { return one >= 0; });
   }
+  // Whether the same tensors have memory there.
+  bool IsLike(const Column& other) const {
+    return std::ranges::equal(axis, other.axis, [](int a, int b) { return (a >= 0) == (b >= 0); });
+  }
 };
 
 // Splits axes until all tensors have the same where they broadcast, as NumPy does, without the last

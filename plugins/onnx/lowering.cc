@@ -30,16 +30,15 @@ Result<Tensor> ConstantOf(const Node& node, const std::string& path) {
   if (const auto* const value = node.Find("value_floats"))
     return list(Type::kFloat, value->floats());
   if (const auto* const value = node.Find("value_ints")) return list(Type::kInt, value->ints());
-  return node.Error(StatusCode::kUnsupported, "is a constant that is no tensor of numbers");
+  return node.Unsupported("is a constant that is no tensor of numbers");
 }
 
 // "onnx_grid_sample" of GridSample, "com_acme_grid_sample" of the domain com.acme.
 std::string CustomName(const Node& node) {
-  const std::string& domain = node.proto().domain();
-  std::string name = domain.empty() || domain == "ai.onnx" ? "onnx" : domain;
+  std::string name = node.IsStandard() ? "onnx" : node.proto().domain();
   std::ranges::replace(name, '.', '_');
   bool after_small = true;
-  for (const char c : node.type()) {
+  for (const char c : node.proto().op_type()) {
     const bool capital = std::isupper(static_cast<unsigned char>(c)) != 0;
     if (capital && after_small) name += '_';
     name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -59,37 +58,49 @@ Status FoldNode(Lowering& lowering, const Node& node) {
       ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), lowering.Constant(node, i));
       borrowed.push_back(inputs.back().get());
     }
-    auto folded = Fold(node, borrowed);
-    if (!folded.ok()) return folded.status().WithContext("%s", lowering.file().path().c_str());
-    outputs = std::move(*folded);
+    ENGINE_ASSIGN_OR_RETURN(outputs, Fold(node, borrowed));
   }
   for (size_t i = 0; i < std::min(outputs.size(), node.output_count()); ++i) {
-    auto tensor = std::make_shared<const Tensor>(std::move(outputs[i]));
-    lowering.Set(
-        node.output(i),
-        {.constant = tensor, .layout = Layout::RowMajor(tensor->dims, false, lowering.samples())});
+    lowering.Set(node.output(i), lowering.ValueOf(std::move(outputs[i])));
   }
   return {};
 }
 
 Status ShapeOf(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
-  Tensor shape{.type = Tensor::Type::kInt};
-  Dims dims = x.Shape();
+  const Dims dims = x.Shape();
   if (node.type() == "Size") {
-    shape.values = {static_cast<double>(Count(dims))};
-  } else {
-    const auto rank = static_cast<int64_t>(dims.size());
-    const auto place = [&](int64_t axis) {
-      return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
-    };
-    const int64_t begin = place(node.Int("start", 0)), end = place(node.Int("end", rank));
-    shape.values.assign(dims.begin() + begin, dims.begin() + std::max(begin, end));
-    shape.dims = {static_cast<int64_t>(shape.values.size())};
+    return Give(lowering, node,
+                lowering.ValueOf({Tensor::Type::kInt, {}, {static_cast<double>(Count(dims))}}));
   }
-  const Layout layout = Layout::RowMajor(shape.dims, false, lowering.samples());
-  lowering.Set(node.output(0),
-               {.constant = std::make_shared<const Tensor>(std::move(shape)), .layout = layout});
+  const auto rank = static_cast<int64_t>(dims.size());
+  const auto place = [&](int64_t axis) {
+    return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
+  };
+  const int64_t begin = place(node.Int("start", 0)), end = place(node.Int("end", rank));
+  Tensor shape{.type = Tensor::Type::kInt};
+  shape.values.assign(dims.begin() + begin, dims.begin() + std::max(begin, end));
+  shape.dims = {static_cast<int64_t>(shape.values.size())};
+  return Give(lowering, node, lowering.ValueOf(std::move(shape)));
+}
+
+// Attributes that only choose what this engine does where they have this value: another one is not
+// passed over.
+Status CheckAttributes(const Node& node) {
+  constexpr std::pair<const char*, std::string_view> kKnown[] = {
+      {"antialias", "0"},
+      {"fmod", "0"},
+      {"keep_aspect_ratio_policy", "stretch"},
+      {"reduction", "none"},
+      {"stash_type", "1"}};
+  for (const auto& [attribute, known] : kKnown) {
+    const auto* const found = node.IsStandard() ? node.Find(attribute) : nullptr;
+    if (found == nullptr) continue;
+    const std::string given = found->has_s() ? found->s() : std::to_string(found->i());
+    if (given == known) continue;
+    return node.Unsupported("has %s=%s, and only %s is known", attribute, given.c_str(),
+                            known.data());
+  }
   return {};
 }
 
@@ -115,7 +126,7 @@ Result<ModelValue> Custom(Lowering& lowering, const Node& node, const std::strin
   for (size_t i = 0; i < node.input_count(); ++i) {
     if (!node.HasInput(i)) continue;
     ENGINE_ASSIGN_OR_RETURN(Value input, lowering.Input(node, i));
-    ENGINE_ASSIGN_OR_RETURN(input, lowering.Contiguous(node, input));
+    ENGINE_ASSIGN_OR_RETURN(input, lowering.OneAxisEach(node, input, true));
     ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), lowering.Engine(input));
   }
   std::vector<ModelValue> outputs(node.output_count());
@@ -137,18 +148,31 @@ Result<ModelValue> Custom(Lowering& lowering, const Node& node, const std::strin
 Handler FindHandler(const std::string& type) {
   for (const auto entries : {ElementwiseHandlers(), ImageHandlers(), MoveHandlers(), NormHandlers(),
                              ProductHandlers()}) {
-    const auto found = std::ranges::find(entries, type, &HandlerEntry::type);
-    if (found != entries.end()) return found->handler;
+    for (const HandlerEntry& entry : entries) {
+      if (MatchesAny(type, entry.types)) return entry.handler;
+    }
   }
   return nullptr;
+}
+
+Status Give(Lowering& lowering, const Node& node, Value value) {
+  lowering.Set(node.output(0), std::move(value));
+  return {};
+}
+
+Result<ModelValue> EmitAll(Lowering& lowering, const Node& node, ModelValue x,
+                           const std::vector<Step>& steps) {
+  for (const Step& step : steps) {
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.Emit(node.name(), step.op, {x}, step.attributes));
+  }
+  return x;
 }
 
 Result<Value> Lowering::Get(const std::string& name) {
   if (!values_.contains(name)) {
     if (const Node* const node = graph_.Producer(name)) {
       if (++depth_ > kDeepest) {
-        return node->Error(StatusCode::kUnsupported, "%d nodes of a pattern follow one another",
-                           kDeepest);
+        return node->Unsupported("%d nodes of a pattern follow one another", kDeepest);
       }
       ENGINE_RETURN_IF_ERROR(Lower(*node));
       --depth_;
@@ -156,32 +180,35 @@ Result<Value> Lowering::Get(const std::string& name) {
       Value value;
       if (graph_.IsConstant(name)) {
         ENGINE_ASSIGN_OR_RETURN(Tensor read, ReadTensor(*tensor, file_.path()));
-        value.constant = std::make_shared<const Tensor>(std::move(read));
+        value = ValueOf(std::move(read));
       } else {
-        value.parameter = name;
+        const Dims shape = DimsOf(*tensor);
+        if (CheckedCount(shape) < 1) {
+          return Status::Error(StatusCode::kBadData, "tensor '%s' has an impossible shape",
+                               name.c_str());
+        }
+        value = {.parameter = name, .layout = Layout::RowMajor(shape, false, samples_)};
       }
-      value.layout = Layout::RowMajor(DimsOf(*tensor), false, samples_);
       Set(name, std::move(value));
     }
   }
   const auto found = values_.find(name);
   if (found != values_.end()) return found->second;
-  return Status::Error(StatusCode::kUnsupported,
-                       "%s: '%s' is an output that no op of the engine has", file_.path().c_str(),
+  return Status::Error(StatusCode::kPlugin, "'%s' is an output that no op of the engine has",
                        name.c_str());
 }
 
 Result<Value> Lowering::Input(const Node& node, size_t i) {
   if (node.HasInput(i)) return Get(node.input(i));
-  return node.Error(StatusCode::kBadData, "has no input %zu", i);
+  return node.Damaged("has no input %zu", i);
 }
 
 Result<std::shared_ptr<const Tensor>> Lowering::Constant(const Node& node, size_t i) {
   if (!node.HasInput(i)) return std::shared_ptr<const Tensor>();
   if (!graph_.IsConstant(node.input(i))) {
-    return node.Error(StatusCode::kUnsupported,
-                      "its input '%s' depends on samples or on parameters; it has to be constant",
-                      node.input(i).c_str());
+    return node.Unsupported(
+        "its input '%s' depends on samples or on parameters; it has to be constant",
+        node.input(i).c_str());
   }
   ENGINE_ASSIGN_OR_RETURN(const Value value, Get(node.input(i)));
   return value.constant;
@@ -197,20 +224,28 @@ bool Lowering::IsScalar(const std::string& name, double* value) {
 
 Status Lowering::Lower(const Node& node) {
   if (node.type() == "Shape" || node.type() == "Size") return ShapeOf(*this, node);
-  const bool standard = node.proto().domain().empty() || node.proto().domain() == "ai.onnx";
-  if (standard && graph_.IsConstant(node.output(0))) return FoldNode(*this, node);
-  const Handler handler = standard ? FindHandler(node.type()) : nullptr;
+  ENGINE_RETURN_IF_ERROR(CheckAttributes(node));
+  if (graph_.IsConstant(node.output(0))) return FoldNode(*this, node);
+  if (const Handler handler = FindHandler(node.type())) return handler(*this, node);
   const std::string custom = CustomName(node);
-  if (handler != nullptr) return handler(*this, node).WithContext("%s", file_.path().c_str());
+  for (const proto::AttributeProto& attribute : node.proto().attribute()) {
+    if (!attribute.has_g()) continue;
+    return node.Unsupported(
+        "is control flow, which no op of the engine is: export the model so that "
+        "nothing in it is decided by shapes or samples");
+  }
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made, Custom(*this, node, custom));
   if (made >= 0) return {};
-  return node
-      .Error(
-          StatusCode::kPlugin,
-          "there is no op of this type; a plugin of ops adds it as \"%s\", with the inputs of the "
-          "node in the order of their dimensions, and its attributes",
-          custom.c_str())
-      .WithContext("%s", file_.path().c_str());
+  return node.Unsupported(
+      "there is no op of this type; a plugin of ops adds it as \"%s\", with the inputs of the node "
+      "in "
+      "the order of their dimensions, and its attributes",
+      custom.c_str());
+}
+
+Value Lowering::ValueOf(Tensor tensor) const {
+  const Layout layout = Layout::RowMajor(tensor.dims, false, samples_);
+  return {.constant = std::make_shared<const Tensor>(std::move(tensor)), .layout = layout};
 }
 
 Result<ModelValue> Lowering::Emit(const std::string& name, std::string_view op,
@@ -257,10 +292,9 @@ Result<ModelValue> Lowering::EmitNorm(const Node& node, std::string_view op, Mod
                                       const Attributes& attributes) {
   Value zeros;
   if (bias == nullptr && op != "rms_norm") {
-    const Dims dims = {weight.layout.axes.empty() ? 1 : Count(weight.layout.axes)};
-    zeros.constant = std::make_shared<const Tensor>(
-        Tensor{Tensor::Type::kFloat, dims, std::vector<double>(static_cast<size_t>(dims[0]), 0.0)});
-    zeros.layout = Layout::RowMajor(dims, false, samples_);
+    const int64_t count = Count(weight.layout.axes);
+    zeros = ValueOf(
+        {Tensor::Type::kFloat, {count}, std::vector<double>(static_cast<size_t>(count), 0.0)});
     bias = &zeros;
   }
   const DType activation = std::exchange(activation_, DType::kFloat32);
@@ -279,15 +313,14 @@ Result<ModelValue> Lowering::MakeParameter(const std::string& name, DType dtype)
   const auto found = parameters_.find(name);
   if (found != parameters_.end() && found->second >= 0) return found->second;
   if (found != parameters_.end()) {
-    return Status::Error(StatusCode::kUnsupported,
-                         "%s: '%s' belongs to a batch norm and to another node",
-                         file_.path().c_str(), name.c_str());
+    return Status::Error(StatusCode::kPlugin, "'%s' belongs to a batch norm and to another node",
+                         name.c_str());
   }
   const Dims dims = DimsOf(*file_.FindInitializer(name));
   ParameterSpec wanted{.decay = dims.size() > 1 ? 1u : 0u, .dtype = dtype};
   if (dims.size() > size_t{kMaxDims}) {
-    return Status::Error(StatusCode::kUnsupported, "%s: parameter '%s' has more than %d dimensions",
-                         file_.path().c_str(), name.c_str(), kMaxDims);
+    return Status::Error(StatusCode::kPlugin, "parameter '%s' has more than %d dimensions",
+                         name.c_str(), kMaxDims);
   }
   for (const int64_t extent : dims) wanted.shape.dims[wanted.shape.ndim++] = extent;
   ENGINE_RETURN_IF_ERROR(builder_.Parameter(name, &wanted, &parameters_[name]));
@@ -302,8 +335,7 @@ Result<ModelValue> Lowering::MakeConstant(const std::shared_ptr<const Tensor>& t
   for (const int64_t extent : tensor->dims) {
     if (extent == 1) continue;
     if (wanted.shape.ndim == kMaxDims) {
-      return Status::Error(StatusCode::kUnsupported, "%s: a constant has more than %d dimensions",
-                           file_.path().c_str(), kMaxDims);
+      return Status::Error(StatusCode::kPlugin, "a constant has more than %d dimensions", kMaxDims);
     }
     wanted.shape.dims[wanted.shape.ndim++] = extent;
   }

@@ -36,6 +36,18 @@ struct Value {
 using Groups = std::vector<std::vector<int>>;
 using Attributes = std::vector<OptionValue>;
 
+// An op that reads one tensor.
+struct Step {
+  std::string_view op;
+  Attributes attributes = {};
+};
+inline Step Scaled(double factor, double offset) {
+  return {"scale", {kit::Float("factor", factor), kit::Float("offset", offset)}};
+}
+inline Step Clipped(double min, double max) {
+  return {"clip", {kit::Float("min", min), kit::Float("max", max)}};
+}
+
 // Where the values of a parameter come from: an initialiser, or a constant.
 struct Source {
   const proto::TensorProto* tensor = nullptr;
@@ -64,6 +76,8 @@ class Lowering {
   // ---- Values
 
   void Set(const std::string& name, Value value) { values_[name] = std::move(value); }
+  // A constant.
+  Value ValueOf(Tensor tensor) const;
   // Makes it, and what it is made of.
   Result<Value> Get(const std::string& name);
   Result<Value> Input(const Node& node, size_t i);
@@ -99,8 +113,9 @@ class Lowering {
   Result<ModelValue> Arrange(const Node& node, const Value& value, const Groups& groups);
   // As it is: in whatever shape it has.
   Result<ModelValue> Engine(const Value& value);
-  // Memory in the order of its dimensions, an axis each.
-  Result<Value> Contiguous(const Node& node, const Value& value);
+  // Each dimension is one axis, beside that of samples; memory is in the order of dimensions, or of
+  // their outermost axes. kPlugin where samples are not outermost in their dimension.
+  Result<Value> OneAxisEach(const Node& node, const Value& value, bool in_order);
   // Align, after moving elements where that is needed. kUnsupported for shapes that do not broadcast.
   Result<std::vector<std::vector<Column>>> AlignAll(const Node& node,
                                                     std::span<Value* const> values, int skipped);
@@ -136,13 +151,22 @@ class Lowering {
   int depth_ = 0;  // of Get in Get
 };
 
+// Sets output 0 of the node.
+Status Give(Lowering& lowering, const Node& node, Value value);
+inline Status Give(Lowering& lowering, const Node& node, ModelValue made, Layout layout) {
+  return Give(lowering, node, Value{.engine = made, .layout = std::move(layout)});
+}
+// One op after the other.
+Result<ModelValue> EmitAll(Lowering& lowering, const Node& node, ModelValue x,
+                           const std::vector<Step>& steps);
+
 // The handler of a type, which sets the outputs of the node; null: there is none.
 using Handler = Status (*)(Lowering& lowering, const Node& node);
 Handler FindHandler(const std::string& type);
 
 // What handlers of one file offer.
 struct HandlerEntry {
-  const char* type;
+  const char* types;  // separated by commas
   Handler handler;
 };
 std::span<const HandlerEntry> ElementwiseHandlers();

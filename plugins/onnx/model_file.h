@@ -3,6 +3,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <cstdarg>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,9 +22,14 @@ namespace proto = ::onnx;
 // A node as handlers see it. Borrows the file.
 class Node {
  public:
-  Node(const proto::NodeProto& node, int64_t opset) : node_(&node), opset_(opset) {}
+  Node(const proto::NodeProto& node, int64_t opset)
+      : node_(&node),
+        type_(IsStandard() ? node.op_type() : node.domain() + "::" + node.op_type()),
+        opset_(opset) {}
 
-  const std::string& type() const { return node_->op_type(); }
+  // With its domain, unless that is ONNX's own.
+  const std::string& type() const { return type_; }
+  bool IsStandard() const { return node_->domain().empty() || node_->domain() == "ai.onnx"; }
   const proto::NodeProto& proto() const { return *node_; }
   int64_t opset() const { return opset_; }  // of the default domain
   // The node's own name, or that of what it gives.
@@ -42,19 +48,24 @@ class Node {
   std::string Text(std::string_view name, const std::string& otherwise) const;
   Dims Ints(std::string_view name, const Dims& otherwise = {}) const;
 
-  // An error that begins with the node's name and type.
-  __attribute__((format(printf, 3, 4))) Status Error(StatusCode code, const char* format,
-                                                     ...) const;
+  // Errors that begin with the node's name and type. kPlugin: what no op of the engine does.
+  __attribute__((format(printf, 2, 3))) Status Unsupported(const char* format, ...) const;
+  // kConfig: the data has another shape than the model was exported for.
+  __attribute__((format(printf, 2, 3))) Status Misfit(const char* format, ...) const;
+  // kBadData.
+  __attribute__((format(printf, 2, 3))) Status Damaged(const char* format, ...) const;
 
  private:
+  Status Error(StatusCode code, const char* format, va_list args) const;
+
   const proto::NodeProto* node_;
+  std::string type_;
   int64_t opset_;
 };
 
 class ModelFile {
  public:
-  // kMissingInput; kBadData for what is no model, or one that is cut off; kUnsupported for an opset
-  // that this plugin does not know.
+  // As onnx_kit::ReadModel; kUnsupported for an opset that this plugin does not know.
   static Result<std::unique_ptr<ModelFile>> Open(const std::string& path);
 
   const proto::GraphProto& graph() const { return model_.graph(); }
@@ -62,13 +73,11 @@ class ModelFile {
   const std::string& path() const { return path_; }
   const proto::TensorProto* FindInitializer(const std::string& name) const;
 
-  // The elements of a tensor, whatever their type. kBadData with its name; kMissingInput for a file
-  // with external data that is not there.
+  // The elements of a tensor, whatever their type. As onnx_kit::ReadElements.
   Status Read(const proto::TensorProto& tensor, std::span<float> values) const;
 
  private:
   explicit ModelFile(std::string path) : path_(std::move(path)) {}
-  Status Parse();
 
   const std::string path_;
   proto::ModelProto model_;
@@ -78,7 +87,10 @@ class ModelFile {
 
 // As Read, of one in the file `path`.
 Result<Tensor> ReadTensor(const proto::TensorProto& tensor, const std::string& path);
-bool IsFloat(const proto::TensorProto& tensor);
+Tensor::Type TypeOf(int64_t data_type);
+inline bool IsFloat(int64_t data_type) {
+  return TypeOf(data_type) == Tensor::Type::kFloat;
+}
 Dims DimsOf(const proto::TensorProto& tensor);
 
 }  // namespace engine::onnx

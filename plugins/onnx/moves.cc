@@ -1,7 +1,6 @@
 // Nodes that move elements, or only call their dimensions otherwise: those make no op.
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -14,21 +13,14 @@ namespace engine::onnx {
 namespace {
 
 Status Samples(const Node& node) {
-  return node.Error(StatusCode::kUnsupported, "mixes samples of a batch");
+  return node.Unsupported("mixes samples of a batch");
 }
 
 Status LowerTranspose(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(Value x, lowering.Input(node, 0));
-  Dims reversed(x.layout.dims.size());
-  std::iota(reversed.rbegin(), reversed.rend(), 0);
-  const Dims order = node.Ints("perm", reversed);
-  Dims sorted = order;
-  std::ranges::sort(sorted);
-  std::ranges::reverse(reversed);
-  if (sorted != reversed) return node.Error(StatusCode::kBadData, "has an order of other axes");
+  ENGINE_ASSIGN_OR_RETURN(const Dims order, TransposedOrder(node, x.layout.dims.size()));
   x.layout.Permute(order);
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
 Status LowerReshape(Lowering& lowering, const Node& node) {
@@ -36,19 +28,22 @@ Status LowerReshape(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   ENGINE_ASSIGN_OR_RETURN(const Dims shape, ReshapedShape(node, x.Shape(), given.get()));
   if (!x.layout.Reshape(shape)) {
-    ENGINE_ASSIGN_OR_RETURN(x, lowering.Contiguous(node, x));
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.OneAxisEach(node, x, true));
     // Behind the samples all is one axis now, which splits in any way.
-    const bool batched = x.layout.batched;
-    Layout flat{.axes = {}, .batched = batched, .dims = {{}}, .samples = x.layout.samples};
-    const Dims& axes = x.layout.axes;
-    if (batched) flat.axes.push_back(axes[0]);
-    flat.axes.push_back(Count({axes.begin() + (batched ? 1 : 0), axes.end()}));
-    flat.dims[0] = flat.MemoryOrder();
-    x.layout = std::move(flat);
+    std::vector<int> order;
+    for (const std::vector<int>& dim : x.layout.dims) {
+      order.insert(order.end(), dim.begin(), dim.end());
+    }
+    if (order != x.layout.MemoryOrder()) return Samples(node);
+    Dims& axes = x.layout.axes;
+    const std::ptrdiff_t first = x.layout.batched ? 1 : 0;
+    const int64_t behind = Count({axes.begin() + first, axes.end()});
+    axes.resize(static_cast<size_t>(first));
+    axes.push_back(behind);
+    x.layout.dims = {x.layout.MemoryOrder()};
     if (!x.layout.Reshape(shape)) return Samples(node);
   }
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
 Status LowerDepthToSpace(Lowering& lowering, const Node& node) {
@@ -56,8 +51,8 @@ Status LowerDepthToSpace(Lowering& lowering, const Node& node) {
   const Dims shape = x.Shape();
   const int64_t b = node.Int("blocksize", 1);
   const bool to_space = node.type() == "DepthToSpace";
-  if (shape.size() != 4 || b < 1 || shape[to_space ? 1 : 2] % b != 0) {
-    return node.Error(StatusCode::kBadData, "has no blocks of %lld", static_cast<long long>(b));
+  if (shape.size() != 4 || b < 1 || b > 1024 || shape[to_space ? 1 : 2] % b != 0) {
+    return node.Damaged("has no blocks of %lld", static_cast<long long>(b));
   }
   const auto [n, c, h, w] = std::tuple(shape[0], shape[1], shape[2], shape[3]);
   const bool crd = node.Text("mode", "DCR") == "CRD";
@@ -70,55 +65,22 @@ Status LowerDepthToSpace(Lowering& lowering, const Node& node) {
   const Dims result =
       to_space ? Dims{n, c / (b * b), h * b, w * b} : Dims{n, c * b * b, h / b, w / b};
   if (!x.layout.Reshape(split)) {
-    ENGINE_ASSIGN_OR_RETURN(x, lowering.Contiguous(node, x));
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.OneAxisEach(node, x, true));
     if (!x.layout.Reshape(split)) return Samples(node);
   }
   x.layout.Permute(order);
   if (!x.layout.Reshape(result)) return Samples(node);
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
 // ---- Along one dimension
 
-// Some tensors in one order of memory in which dimension `axis` is one axis, or none.
-struct Along {
-  std::vector<ModelValue> inputs;
-  Layout layout;  // of the first of them
-  int axis = -1;  // of the engine's tensors
-};
-
-// Dimension `dim` becomes one axis: its parts move together where they are not.
-Result<Value> Joined(Lowering& lowering, const Node& node, Value x, int64_t dim) {
-  std::vector<int>& axes = x.layout.dims[dim];
-  const bool has_samples =
-      std::ranges::any_of(axes, [&](int axis) { return x.layout.IsSamples(axis); });
-  if (has_samples) return Samples(node);
-  if (axes.size() < 2) return x;
-  std::vector<int> order;
-  for (const int axis : x.layout.MemoryOrder()) {
-    const bool part = std::ranges::find(axes, axis) != axes.end();
-    if (axis == axes[0]) order.insert(order.end(), axes.begin(), axes.end());
-    if (!part) order.push_back(axis);
-  }
-  Groups groups;
-  for (const int axis : order) {
-    const bool part = std::ranges::find(axes, axis) != axes.end();
-    if (!part || axis == axes[0]) groups.emplace_back();
-    groups.back().push_back(axis);
-  }
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue engine, lowering.Arrange(node, x, groups));
-  Layout joined = x.layout.Reordered(order);
-  const int first = joined.dims[dim][0];
-  for (size_t i = joined.dims[dim].size(); i > 1; --i) {
-    joined.axes[first] *= joined.axes[first + 1];
-    joined.axes.erase(joined.axes.begin() + first + 1);
-    for (std::vector<int>& other : joined.dims) {
-      for (int& axis : other) axis -= axis > first ? 1 : 0;
-    }
-  }
-  joined.dims[dim] = {first};
-  return Value{.engine = engine, .layout = std::move(joined)};
+// Dimension `dim` is one axis: its parts move together where they are not.
+Result<Value> Joined(Lowering& lowering, const Node& node, const Value& x, int64_t dim) {
+  const std::vector<int>& axes = x.layout.dims[dim];
+  const auto is_samples = [&](int axis) { return x.layout.IsSamples(axis); };
+  if (std::ranges::any_of(axes, is_samples)) return Samples(node);
+  return axes.size() < 2 ? x : lowering.OneAxisEach(node, x, false);
 }
 
 // With an axis even if the dimension has an extent of 1: it lies in front, behind the samples.
@@ -152,19 +114,16 @@ Result<Value> EmitAlong(Lowering& lowering, const Node& node, const Value& x, in
                         std::string_view op, Attributes attributes, int64_t extent) {
   ENGINE_ASSIGN_OR_RETURN(const Value joined, WithAxis(lowering, node, x, dim));
   const int axis = joined.layout.dims[dim][0];
-  Groups before, behind;
+  Groups groups;
   for (const int other : joined.layout.MemoryOrder()) {
-    const bool samples = joined.layout.batched && other == 0;
-    Groups& side = other < axis ? before : behind;
-    const bool joins = other != axis && !side.empty() && joined.layout.axes.size() > 6 &&
-                       !samples && side.back() != std::vector{axis} &&
-                       !(joined.layout.batched && side.back()[0] == 0);
-    if (!joins) side.emplace_back();
-    side.back().push_back(other);
+    const bool alone = other == axis || other == axis + 1 || (joined.layout.batched && other < 2);
+    if (alone || groups.empty() || joined.layout.axes.size() <= size_t{kMaxDims}) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(other);
   }
-  const auto place = static_cast<int64_t>(before.size());
-  before.insert(before.end(), behind.begin(), behind.end());
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Arrange(node, joined, before));
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Arrange(node, joined, groups));
+  const auto place = std::ranges::find(groups, std::vector{axis}) - groups.begin();
   attributes.push_back(kit::Int("axis", place));
   Value made{.layout = joined.layout};
   ENGINE_ASSIGN_OR_RETURN(made.engine, lowering.Emit(node.name(), op, {input}, attributes));
@@ -177,7 +136,7 @@ Result<Value> Sliced(Lowering& lowering, const Node& node, const Value& x,
                      const SliceRange& range) {
   const int64_t extent = x.Shape()[range.axis];
   if (range.begin == 0 && range.step == 1 && range.count == extent) return x;
-  if (range.count < 1) return node.Error(StatusCode::kBadData, "leaves no elements");
+  if (range.count < 1) return node.Damaged("leaves no elements");
   // Backwards, position -1 is the last one: the end is counted from behind the first instead.
   const int64_t end = range.begin + range.count * range.step;
   return EmitAlong(lowering, node, x, range.axis, "slice",
@@ -198,8 +157,7 @@ Status LowerSlice(Lowering& lowering, const Node& node) {
   for (const SliceRange& range : ranges) {
     ENGINE_ASSIGN_OR_RETURN(x, Sliced(lowering, node, x, range));
   }
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
 Status LowerSplit(Lowering& lowering, const Node& node) {
@@ -223,8 +181,7 @@ Status LowerEmbedding(Lowering& lowering, const Node& node, const Value& table,
                       const Value& tokens) {
   const Dims shape = table.Shape();
   if (table.parameter.empty() || shape.size() != 2 || node.Int("axis", 0) != 0) {
-    return node.Error(
-        StatusCode::kUnsupported,
+    return node.Unsupported(
         "picks by what depends on samples; only rows of a matrix of parameters can be");
   }
   const Layout& layout = tokens.layout;
@@ -239,8 +196,7 @@ Status LowerEmbedding(Lowering& lowering, const Node& node, const Value& table,
   Value y{.engine = made, .layout = layout};
   y.layout.dims.push_back({static_cast<int>(y.layout.axes.size())});
   y.layout.axes.push_back(shape[1]);
-  lowering.Set(node.output(0), std::move(y));
-  return {};
+  return Give(lowering, node, std::move(y));
 }
 
 Status LowerGather(Lowering& lowering, const Node& node) {
@@ -250,11 +206,11 @@ Status LowerGather(Lowering& lowering, const Node& node) {
   const Dims shape = x.Shape();
   ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, node.Int("axis", 0), shape.size()));
   Dims indices = chosen.constant->Ints();
-  if (indices.empty()) return node.Error(StatusCode::kBadData, "picks nothing");
+  if (indices.empty()) return node.Damaged("picks nothing");
   for (int64_t& index : indices) {
     if (index < 0) index += shape[axis];
     if (index >= 0 && index < shape[axis]) continue;
-    return node.Error(StatusCode::kBadData, "picks an element that is not there");
+    return node.Damaged("picks an element that is not there");
   }
   const auto count = static_cast<int64_t>(indices.size());
   const int64_t step = count > 1 ? indices[1] - indices[0] : 1;
@@ -271,146 +227,108 @@ Status LowerGather(Lowering& lowering, const Node& node) {
   const Dims& picked = chosen.constant->dims;
   result.insert(result.begin() + axis, picked.begin(), picked.end());
   if (!x.layout.Reshape(result)) return Samples(node);
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
-// All with the order of memory of the first batched one.
-Result<Along> AlongOne(Lowering& lowering, const Node& node, std::vector<Value> values,
-                       int64_t dim) {
-  Along along;
-  std::vector<Layout> whole;
-  std::vector<Layout*> layouts;
-  for (Value& value : values) {
-    ENGINE_ASSIGN_OR_RETURN(value, WithAxis(lowering, node, value, dim));
-  }
-  // The other dimensions are cut alike; the one along which tensors differ is out of that.
-  for (Value& value : values) {
-    Layout& layout = whole.emplace_back(value.layout);
-    layout.dims.erase(layout.dims.begin() + dim);
-  }
-  for (Layout& layout : whole) layouts.push_back(&layout);
-  std::vector<std::vector<Column>> dims;
-  if (!Align(layouts, 0, &dims)) {
-    return node.Error(StatusCode::kUnsupported, "its inputs have shapes that do not fit together");
-  }
-  const auto first = static_cast<size_t>(
-      std::ranges::find_if(values, [](const Value& v) { return v.layout.batched; }) -
-      values.begin());
-  const size_t lead = first < values.size() ? first : 0;
-  // The axis of `dim` in a layout without that dimension is the one that no dimension has.
-  const auto own_axis = [&](const Layout& layout) {
-    std::vector<bool> seen(layout.axes.size(), false);
-    for (const auto& other : layout.dims) {
-      for (const int axis : other) {
-        if (axis >= 0) seen[axis] = true;
-      }
-    }
-    return static_cast<int>(std::ranges::find(seen, false) - seen.begin());
-  };
-  std::vector<const Column*> order(whole[lead].axes.size(), nullptr);
-  for (const auto& columns : dims) {
-    for (const Column& column : columns) {
-      if (column.axis[lead] < 0)
-        return node.Error(StatusCode::kUnsupported, "joins different shapes");
-      order[column.axis[lead]] = &column;
-    }
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    Groups groups;
-    for (const Column* const column : order) {
-      const int axis = column == nullptr ? own_axis(whole[i]) : column->axis[i];
-      groups.push_back(axis < 0 ? std::vector<int>() : std::vector{axis});
-    }
-    values[i].layout = whole[i];
-    ENGINE_ASSIGN_OR_RETURN(along.inputs.emplace_back(), lowering.Arrange(node, values[i], groups));
-  }
-  along.axis = own_axis(whole[lead]);
-  along.layout = whole[lead];
-  along.layout.dims.insert(along.layout.dims.begin() + dim, {along.axis});
-  return along;
-}
-
+// In the order of memory of the first batched input.
 Status LowerConcat(Lowering& lowering, const Node& node) {
   std::vector<Value> values;
-  int64_t extent = 0, axis = 0;
+  int64_t extent = 0, dim = 0;
   for (size_t i = 0; i < node.input_count(); ++i) {
     ENGINE_ASSIGN_OR_RETURN(const Value value, lowering.Input(node, i));
+    const Dims shape = value.Shape();
+    ENGINE_ASSIGN_OR_RETURN(dim, AxisOf(node, node.Int("axis", 0), shape.size()));
+    if (i > 0 && shape.size() != values[0].layout.dims.size()) {
+      return node.Damaged("joins tensors of different ranks");
+    }
+    extent += shape[dim];
     values.push_back(value);
-    ENGINE_ASSIGN_OR_RETURN(axis, AxisOf(node, node.Int("axis", 0), value.Shape().size()));
-    extent += value.Shape()[axis];
   }
-  if (values.size() == 1) {
-    lowering.Set(node.output(0), values[0]);
-    return {};
+  if (values.empty()) return node.Damaged("has no inputs");
+  if (values.size() == 1) return Give(lowering, node, values[0]);
+  for (Value& value : values) {
+    ENGINE_ASSIGN_OR_RETURN(value, lowering.OneAxisEach(node, value, false));
+    ENGINE_ASSIGN_OR_RETURN(value, WithAxis(lowering, node, value, dim));
   }
-  ENGINE_ASSIGN_OR_RETURN(Along along, AlongOne(lowering, node, values, axis));
+  const auto batched =
+      std::ranges::find_if(values, [](const Value& v) { return v.layout.batched; });
+  Layout layout = (batched != values.end() ? *batched : values[0]).layout;
+  std::vector<ModelValue> left;
+  for (const Value& value : values) {
+    Groups groups(layout.axes.size());
+    for (size_t i = 0; i < layout.dims.size(); ++i) {
+      const std::vector<int>&wanted = layout.dims[i], &own = value.layout.dims[i];
+      if (!own.empty() && own.size() != wanted.size()) {
+        return node.Unsupported("joins different shapes");
+      }
+      for (size_t j = 0; j < own.size(); ++j) {
+        if (own[j] >= 0 && wanted[j] >= 0) groups[wanted[j]] = {own[j]};
+      }
+    }
+    ENGINE_ASSIGN_OR_RETURN(left.emplace_back(), lowering.Arrange(node, value, groups));
+  }
   // An op has so many inputs at most: what it gives is the first of the next one.
-  std::vector<ModelValue> left = along.inputs;
+  const int axis = layout.dims[dim][0];
   while (left.size() > 1) {
-    const size_t count = std::min(left.size(), size_t{kMaxOpInputs});
-    const std::vector<ModelValue> now(left.begin(),
-                                      left.begin() + static_cast<std::ptrdiff_t>(count));
-    left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count) - 1);
-    ENGINE_ASSIGN_OR_RETURN(
-        left[0], lowering.Emit(node.name(), "concat", now, {kit::Int("axis", along.axis)}));
+    const auto count = static_cast<std::ptrdiff_t>(std::min(left.size(), size_t{kMaxOpInputs}));
+    const std::vector<ModelValue> now(left.begin(), left.begin() + count);
+    left.erase(left.begin(), left.begin() + count - 1);
+    ENGINE_ASSIGN_OR_RETURN(left[0],
+                            lowering.Emit(node.name(), "concat", now, {kit::Int("axis", axis)}));
   }
-  along.layout.axes[along.axis] = extent;
-  lowering.Set(node.output(0), {.engine = left[0], .layout = along.layout});
-  return {};
+  layout.axes[axis] = extent;
+  return Give(lowering, node, left[0], std::move(layout));
 }
 
+constexpr int64_t kMostPads = int64_t{1} << 30;
+
 Status LowerPad(Lowering& lowering, const Node& node) {
-  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
+  ENGINE_ASSIGN_OR_RETURN(Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   ENGINE_ASSIGN_OR_RETURN(const auto value, lowering.Constant(node, 2));
   const Dims pads = ListOf(node, "pads", given.get());
   const size_t rank = x.layout.dims.size();
-  if (pads.size() != 2 * rank)
-    return node.Error(StatusCode::kBadData, "has not two pads for each axis");
-  std::vector<std::pair<size_t, SliceRange>> cuts;
-  Value padded = x;
-  for (size_t i = 0; i < rank; ++i) {
-    if (pads[i] == 0 && pads[i + rank] == 0) continue;
-    ENGINE_ASSIGN_OR_RETURN(padded, WithAxis(lowering, node, padded, static_cast<int64_t>(i)));
-    // Negative pads cut.
-    const int64_t extent = padded.Shape()[i], begin = std::max<int64_t>(-pads[i], 0);
-    const int64_t end = extent - std::max<int64_t>(-pads[i + rank], 0);
-    ENGINE_ASSIGN_OR_RETURN(
-        padded, Sliced(lowering, node, padded, {static_cast<int64_t>(i), begin, 1, end - begin}));
-    ENGINE_ASSIGN_OR_RETURN(padded, WithAxis(lowering, node, padded, static_cast<int64_t>(i)));
+  if (node.HasInput(3)) return node.Unsupported("has a list of axes; export it with opset 17");
+  const auto is_huge = [](int64_t pad) { return pad < -kMostPads || pad > kMostPads; };
+  if (pads.size() != 2 * rank || std::ranges::any_of(pads, is_huge) ||
+      (value != nullptr && value->count() != 1)) {
+    return node.Damaged("has not two pads for each axis, or no number to pad with");
   }
-  Layout& layout = padded.layout;
+  const auto begin = [&](size_t i) { return std::max<int64_t>(pads[i], 0); };
+  const auto end = [&](size_t i) { return std::max<int64_t>(pads[i + rank], 0); };
+  for (size_t i = 0; i < rank; ++i) {  // negative pads cut
+    const int64_t first = begin(i) - pads[i], last = end(i) - pads[i + rank];
+    if (first + last == 0) continue;
+    const SliceRange range = {static_cast<int64_t>(i), first, 1, x.Shape()[i] - first - last};
+    ENGINE_ASSIGN_OR_RETURN(x, Sliced(lowering, node, x, range));
+  }
+  for (size_t i = 0; i < rank; ++i) {
+    if (begin(i) + end(i) == 0) continue;
+    ENGINE_ASSIGN_OR_RETURN(x, WithAxis(lowering, node, x, static_cast<int64_t>(i)));
+  }
+  Layout layout = x.layout;
   Dims before(layout.axes.size(), 0), after = before;
   for (size_t i = 0; i < rank; ++i) {
-    if (pads[i] <= 0 && pads[i + rank] <= 0) continue;
+    if (begin(i) + end(i) == 0) continue;
     const int axis = layout.dims[i][0];
-    before[axis] = std::max<int64_t>(pads[i], 0);
-    after[axis] = std::max<int64_t>(pads[i + rank], 0);
+    before[axis] = begin(i);
+    after[axis] = end(i);
+    layout.axes[axis] += begin(i) + end(i);
   }
-  const bool none = std::ranges::all_of(before, [](int64_t pad) { return pad == 0; }) &&
-                    std::ranges::all_of(after, [](int64_t pad) { return pad == 0; });
-  if (!none) {
-    ENGINE_ASSIGN_OR_RETURN(
-        const ModelValue input,
-        lowering.Arrange(node, padded, OneEach(layout, layout.MemoryOrder(), layout.axes.size())));
-    for (size_t i = 0; i < before.size(); ++i) layout.axes[i] += before[i] + after[i];
-    if (layout.batched) {
-      before.erase(before.begin());
-      after.erase(after.begin());
-    }
-    ENGINE_ASSIGN_OR_RETURN(
-        padded.engine,
-        lowering.Emit(
-            node.name(), "pad", {input},
-            {IntsAttribute("before", before), IntsAttribute("after", after),
-             kit::Float("value", value != nullptr && value->count() == 1 ? value->values[0] : 0),
-             kit::Word("mode", node.Text("mode", "constant"))}));
-    padded.constant = nullptr;
-    padded.parameter.clear();
-  }
-  lowering.Set(node.output(0), std::move(padded));
-  return {};
+  if (layout.axes == x.layout.axes) return Give(lowering, node, std::move(x));
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue input,
+      lowering.Arrange(node, x, OneEach(layout, layout.MemoryOrder(), layout.axes.size())));
+  const size_t samples = layout.batched ? 1 : 0;
+  before.erase(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(samples));
+  after.erase(after.begin(), after.begin() + static_cast<std::ptrdiff_t>(samples));
+  ENGINE_ASSIGN_OR_RETURN(
+      const ModelValue made,
+      lowering.Emit(node.name(), "pad", {input},
+                    {IntsAttribute("before", before), IntsAttribute("after", after),
+                     kit::Float("value", value != nullptr ? value->values[0] : 0),
+                     kit::Word("mode", node.Text("mode", "constant"))}));
+  return Give(lowering, node, made, std::move(layout));
 }
 
 // Samples that share a parameter need no copy of it; other dimensions are copied.
@@ -418,10 +336,11 @@ Status LowerExpand(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   Dims before = x.Shape();
-  ENGINE_ASSIGN_OR_RETURN(const Dims shape, BroadcastShape(node, before, given->Ints()));
+  ENGINE_ASSIGN_OR_RETURN(const Dims shape,
+                          BroadcastShape(node, before, ListOf(node, "shape", given.get())));
   x.layout.dims.insert(x.layout.dims.begin(), shape.size() - before.size(), {});
   before.insert(before.begin(), shape.size() - before.size(), 1);
-  if (before[0] == 1 && shape[0] == lowering.samples() && !x.layout.batched &&
+  if (!shape.empty() && before[0] == 1 && shape[0] == lowering.samples() && !x.layout.batched &&
       x.layout.dims[0].empty()) {
     x.layout.dims[0] = {kShared};
     before[0] = shape[0];
@@ -447,24 +366,15 @@ Status LowerExpand(Lowering& lowering, const Node& node) {
                                                                  {IntsAttribute("shape", wanted)}));
     x = Value{.engine = made, .layout = std::move(layout)};
   }
-  lowering.Set(node.output(0), std::move(x));
-  return {};
+  return Give(lowering, node, std::move(x));
 }
 
 constexpr HandlerEntry kHandlers[] = {
-    {"Concat", LowerConcat},
-    {"DepthToSpace", LowerDepthToSpace},
-    {"Expand", LowerExpand},
-    {"Flatten", LowerReshape},
-    {"Gather", LowerGather},
-    {"Pad", LowerPad},
-    {"Reshape", LowerReshape},
-    {"Slice", LowerSlice},
-    {"SpaceToDepth", LowerDepthToSpace},
-    {"Split", LowerSplit},
-    {"Squeeze", LowerReshape},
+    {"Concat", LowerConcat},       {"DepthToSpace,SpaceToDepth", LowerDepthToSpace},
+    {"Expand", LowerExpand},       {"Flatten,Reshape,Squeeze,Unsqueeze", LowerReshape},
+    {"Gather", LowerGather},       {"Pad", LowerPad},
+    {"Slice", LowerSlice},         {"Split", LowerSplit},
     {"Transpose", LowerTranspose},
-    {"Unsqueeze", LowerReshape},
 };
 
 }  // namespace

@@ -14,14 +14,48 @@ namespace {
 
 // ---- Along dimensions
 
+// y = after(op(before(x))) over the axes, of which there may be none.
+Result<ModelValue> Reduced(Lowering& lowering, const Node& node, ModelValue x, const Dims& axes) {
+  const Step square = {"pow", {kit::Float("exponent", 2)}};
+  struct Kind {
+    const char* type;
+    const char* op;
+    std::vector<Step> before, after;
+  };
+  const Kind kinds[] = {{"ReduceL1", "reduce_sum", {{"abs"}}, {}},
+                        {"ReduceL2", "reduce_sum", {square}, {{"sqrt"}}},
+                        {"ReduceLogSum", "reduce_sum", {}, {{"log"}}},
+                        {"ReduceMax", "reduce_max", {}, {}},
+                        {"ReduceMean", "reduce_mean", {}, {}},
+                        {"ReduceMin", "reduce_max", {Scaled(-1, 0)}, {Scaled(-1, 0)}},
+                        {"ReduceSum", "reduce_sum", {}, {}},
+                        {"ReduceSumSquare", "reduce_sum", {square}, {}}};
+  const Attributes along = {IntsAttribute("axes", axes)};
+  if (node.type() == "ReduceLogSumExp") {  // of what is not above 0, which exp can hold
+    if (axes.empty()) return x;
+    const Attributes kept = {along[0], kit::Bool("keep", true)};
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue most,
+                            lowering.Emit(node.name(), "reduce_max", {x}, kept));
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.Emit(node.name(), "subtract", {x, most}));
+    ENGINE_ASSIGN_OR_RETURN(x,
+                            EmitAll(lowering, node, x, {{"exp"}, {"reduce_sum", kept}, {"log"}}));
+    return lowering.Emit(node.name(), "add", {x, most});
+  }
+  const auto* const kind = std::ranges::find(kinds, node.type(), &Kind::type);
+  ENGINE_ASSIGN_OR_RETURN(x, EmitAll(lowering, node, x, kind->before));
+  if (!axes.empty()) {
+    ENGINE_ASSIGN_OR_RETURN(x, lowering.Emit(node.name(), kind->op, {x}, along));
+  }
+  return EmitAll(lowering, node, x, kind->after);
+}
+
 Status LowerReduce(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   const Layout& layout = x.layout;
-  Dims dims = ListOf(node, "axes", given.get());
-  for (size_t i = 0; dims.empty() && i < layout.dims.size(); ++i)
-    dims.push_back(static_cast<int64_t>(i));
-  std::vector<bool> reduced(layout.dims.size(), false);
+  const Dims dims = ListOf(node, "axes", given.get());
+  const bool all = dims.empty() && node.Int("noop_with_empty_axes", 0) == 0;
+  std::vector<bool> reduced(layout.dims.size(), all);
   for (const int64_t dim : dims) {
     ENGINE_ASSIGN_OR_RETURN(const int64_t at, AxisOf(node, dim, reduced.size()));
     reduced[at] = true;
@@ -30,7 +64,7 @@ Status LowerReduce(Lowering& lowering, const Node& node) {
   for (size_t i = 0; i < reduced.size(); ++i) {
     for (const int axis : layout.dims[i]) {
       if (reduced[i] && layout.IsSamples(axis)) {
-        return node.Error(StatusCode::kUnsupported, "reduces over the samples of a batch");
+        return node.Unsupported("reduces over the samples of a batch");
       }
       if (reduced[i]) axes.push_back(axis);
     }
@@ -48,20 +82,10 @@ Status LowerReduce(Lowering& lowering, const Node& node) {
     if (reduced[i]) continue;
     for (const int axis : layout.dims[i]) dim.push_back(axis == kShared ? kShared : place[axis]);
   }
-  if (axes.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(y.engine, lowering.Engine(x));
-  } else {
-    ENGINE_ASSIGN_OR_RETURN(
-        const ModelValue input,
-        lowering.Arrange(node, x, OneEach(layout, layout.MemoryOrder(), layout.axes.size())));
-    const char* const op = node.type() == "ReduceMean"  ? "reduce_mean"
-                           : node.type() == "ReduceMax" ? "reduce_max"
-                                                        : "reduce_sum";
-    ENGINE_ASSIGN_OR_RETURN(y.engine,
-                            lowering.Emit(node.name(), op, {input}, {IntsAttribute("axes", axes)}));
-  }
-  lowering.Set(node.output(0), std::move(y));
-  return {};
+  const Groups groups = OneEach(layout, layout.MemoryOrder(), layout.axes.size());
+  ENGINE_ASSIGN_OR_RETURN(y.engine, lowering.Arrange(node, x, groups));
+  ENGINE_ASSIGN_OR_RETURN(y.engine, Reduced(lowering, node, y.engine, axes));
+  return Give(lowering, node, std::move(y));
 }
 
 Status LowerSoftmax(Lowering& lowering, const Node& node) {
@@ -70,8 +94,7 @@ Status LowerSoftmax(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const int64_t dim,
                           AxisOf(node, node.Int("axis", node.opset() < 13 ? 1 : -1), rank));
   if (node.opset() < 13 && dim != static_cast<int64_t>(rank) - 1) {
-    return node.Error(StatusCode::kUnsupported,
-                      "is over several dimensions; export it with opset 13");
+    return node.Unsupported("is over several dimensions; export it with opset 13");
   }
   std::vector<int> inner = x.layout.dims[dim];
   ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, inner));
@@ -79,8 +102,7 @@ Status LowerSoftmax(Lowering& lowering, const Node& node) {
       const ModelValue made,
       lowering.Emit(node.name(), node.type() == "Softmax" ? "softmax" : "log_softmax",
                     {last.input}));
-  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
-  return {};
+  return Give(lowering, node, made, last.layout);
 }
 
 Status LowerLayerNormalization(Lowering& lowering, const Node& node) {
@@ -107,16 +129,16 @@ std::string ModuleOf(const Node& node) {
 Status LowerBatchNormalization(Lowering& lowering, const Node& node) {
   constexpr const char* kOwn[] = {"weight", "bias", "running_mean", "running_var"};
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
-  if (x.layout.rank() < 2) return node.Error(StatusCode::kBadData, "has no channels");
+  if (x.layout.rank() < 2) return node.Damaged("has no channels");
   ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, x.layout.dims[1]));
   std::string module = ModuleOf(node);
   for (size_t i = 0; i < 4; ++i) {
     const proto::TensorProto* const tensor = lowering.file().FindInitializer(node.input(i + 1));
     if (tensor == nullptr || DimsOf(*tensor) != Dims{x.Shape()[1]}) {
-      return node.Error(StatusCode::kUnsupported,
-                        "its input '%s' is no initialiser with a number for "
-                        "each channel",
-                        node.input(i + 1).c_str());
+      return node.Unsupported(
+          "its input '%s' is no initialiser with a number for each channel (as "
+          "with affine=False); give it weights",
+          node.input(i + 1).c_str());
     }
   }
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
@@ -126,42 +148,32 @@ Status LowerBatchNormalization(Lowering& lowering, const Node& node) {
                                          kit::Bool("sync", lowering.sync_batch_norm())}));
   for (size_t i = 0; i < 4; ++i) {
     if (lowering.Bind(lowering.LastName() + "." + kOwn[i], node.input(i + 1))) continue;
-    return node.Error(StatusCode::kUnsupported, "has '%s' as another node has",
-                      node.input(i + 1).c_str());
+    return node.Unsupported("has '%s' as another node has", node.input(i + 1).c_str());
   }
-  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
-  return {};
+  return Give(lowering, node, made, last.layout);
 }
 
-Status LowerInstanceNormalization(Lowering& lowering, const Node& node) {
-  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
-  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
-  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Input(node, 2));
-  if (x.layout.rank() < 3) return node.Error(StatusCode::kBadData, "has no plane");
-  return LowerGroupNorm(lowering, node, x, x.Shape()[1], weight, bias, node.Float("epsilon", 1e-5));
-}
-
+// An instance is a group of one channel.
 Status LowerGroupNormalization(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
   ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Input(node, 2));
-  const int64_t groups = node.Int("num_groups", 1);
-  if (x.layout.rank() < 2 || weight.Shape() != Dims{x.Shape()[1]}) {
-    return node.Error(StatusCode::kUnsupported, "has not a number for each channel");
+  const Dims shape = x.Shape();
+  if (shape.size() < 3 || weight.Shape() != Dims{shape[1]} || bias.Shape() != Dims{shape[1]}) {
+    return node.Unsupported("has no plane, or not a number for each channel");
   }
+  const int64_t groups = node.type() == "GroupNormalization" ? node.Int("num_groups", 1) : shape[1];
   return LowerGroupNorm(lowering, node, x, groups, weight, bias, node.Float("epsilon", 1e-5));
 }
 
 constexpr HandlerEntry kHandlers[] = {
     {"BatchNormalization", LowerBatchNormalization},
-    {"GroupNormalization", LowerGroupNormalization},
-    {"InstanceNormalization", LowerInstanceNormalization},
+    {"GroupNormalization,InstanceNormalization", LowerGroupNormalization},
     {"LayerNormalization", LowerLayerNormalization},
-    {"LogSoftmax", LowerSoftmax},
-    {"ReduceMax", LowerReduce},
-    {"ReduceMean", LowerReduce},
-    {"ReduceSum", LowerReduce},
-    {"Softmax", LowerSoftmax},
+    {"LogSoftmax,Softmax", LowerSoftmax},
+    {"ReduceL1,ReduceL2,ReduceLogSum,ReduceLogSumExp,ReduceMax,ReduceMean,ReduceMin,ReduceSum,"
+     "ReduceSumSquare",
+     LowerReduce},
 };
 
 }  // namespace
@@ -170,7 +182,7 @@ Result<Last> MakeLast(Lowering& lowering, const Node& node, const Value& x,
                       const std::vector<int>& inner) {
   for (const int axis : inner) {
     if (x.layout.IsSamples(axis)) {
-      return node.Error(StatusCode::kUnsupported, "works along the samples of a batch");
+      return node.Unsupported("works along the samples of a batch");
     }
   }
   std::vector<int> order;
@@ -199,8 +211,7 @@ Status LowerNorm(Lowering& lowering, const Node& node, std::string_view op, cons
   ENGINE_ASSIGN_OR_RETURN(
       const ModelValue made,
       lowering.EmitNorm(node, op, last.input, weight, bias, {kit::Float("epsilon", epsilon)}));
-  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
-  return {};
+  return Give(lowering, node, made, last.layout);
 }
 
 Status LowerGroupNorm(Lowering& lowering, const Node& node, const Value& x, int64_t groups,
@@ -210,8 +221,7 @@ Status LowerGroupNorm(Lowering& lowering, const Node& node, const Value& x, int6
       const ModelValue made,
       lowering.EmitNorm(node, "group_norm", last.input, weight, &bias,
                         {kit::Int("groups", groups), kit::Float("epsilon", epsilon)}));
-  lowering.Set(node.output(0), {.engine = made, .layout = last.layout});
-  return {};
+  return Give(lowering, node, made, last.layout);
 }
 
 std::span<const HandlerEntry> NormHandlers() {

@@ -32,7 +32,7 @@ class Onnx final : public ModelBase, public InitialValuesBase {
   // What a damaged file makes the standard library throw ends here.
   Status Build(ModelBuilder& builder) const noexcept override {
     try {
-      return LowerAll(builder);
+      return LowerAll(builder).WithContext("%s", file_->path().c_str());
     } catch (const std::exception& error) {
       return Status::Error(StatusCode::kBadData, "the file is damaged, or too large: %s",
                            error.what());
@@ -80,12 +80,12 @@ class Onnx final : public ModelBase, public InitialValuesBase {
   // Of the first input: what the file was traced with, or a stand-in for any.
   Result<int64_t> Batch() const {
     if (graph_.inputs().empty()) {
-      return Status::Error(StatusCode::kBadData, "%s: has no input", file_->path().c_str());
+      return Status::Error(StatusCode::kBadData, "the model has no input");
     }
     const auto& shape = graph_.inputs()[0]->type().tensor_type().shape();
     if (shape.dim_size() == 0) {
-      return Status::Error(StatusCode::kUnsupported, "%s: input '%s' has no batch dimension",
-                           file_->path().c_str(), graph_.inputs()[0]->name().c_str());
+      return Status::Error(StatusCode::kPlugin, "input '%s' has no batch dimension",
+                           graph_.inputs()[0]->name().c_str());
     }
     return shape.dim(0).dim_value() > 0 ? shape.dim(0).dim_value() : kSymbolicBatch;
   }
@@ -95,8 +95,8 @@ class Onnx final : public ModelBase, public InitialValuesBase {
     const ModelData data = builder.data();
     const auto& inputs = graph_.inputs();
     if (inputs.size() != data.inputs.size()) {
-      return Status::Error(StatusCode::kConfig, "%s: the model has %zu inputs, a sample %zu",
-                           file_->path().c_str(), inputs.size(), data.inputs.size());
+      return Status::Error(StatusCode::kConfig, "the model has %zu inputs, a sample %zu",
+                           inputs.size(), data.inputs.size());
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
       const auto value = static_cast<ModelValue>(i);
@@ -123,19 +123,16 @@ class Onnx final : public ModelBase, public InitialValuesBase {
       wanted += (i > 1 ? ", " : "") + (free ? "any" : std::to_string(dim.dim_value()));
     }
     for (size_t i = 1; i < shape.size(); ++i) got += (i > 1 ? ", " : "") + std::to_string(shape[i]);
-    proto::TensorProto element;
-    element.set_data_type(type.elem_type());
-    if (IsFloat(element) != (tensor.dtype == DType::kFloat32)) {
+    if (IsFloat(type.elem_type()) != (tensor.dtype == DType::kFloat32)) {
       fits = false;
-      wanted += IsFloat(element) ? " of numbers with a fraction" : " of integers";
+      wanted += IsFloat(type.elem_type()) ? " of numbers with a fraction" : " of integers";
       got += tensor.dtype == DType::kFloat32 ? " of numbers with a fraction" : " of integers";
     }
     if (fits) return {};
-    return Status::Error(
-        StatusCode::kConfig,
-        "%s: input '%s' of the model has samples of (%s), the data of (%s): choose "
-        "data of that shape, or export the model for this one",
-        file_->path().c_str(), input.name().c_str(), wanted.c_str(), got.c_str());
+    return Status::Error(StatusCode::kConfig,
+                         "input '%s' of the model has samples of (%s), the data of (%s): choose "
+                         "data of that shape, or export the model for this one",
+                         input.name().c_str(), wanted.c_str(), got.c_str());
   }
 
   // The first outputs of the file are predictions of the targets of the data, in order; all can be read.

@@ -1,8 +1,15 @@
 #include "patterns.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "norms.h"
 #include "products.h"
@@ -10,9 +17,29 @@
 namespace engine::onnx {
 namespace {
 
-bool IsScalarNear(Lowering& lowering, const std::string& name, double wanted) {
-  double value = 0;
-  return lowering.IsScalar(name, &value) && IsNear(value, wanted);
+// A pattern is a term:
+//
+//   term = Type "(" term {", " term} ")"   a node, whose factors or summands may be in any order; those
+//                                          of products in products are factors of one
+//        | number                          a constant with this value
+//        | name                            a value: the same one wherever the name stands
+//        | "_"                             any value
+using Values = std::map<std::string, std::string, std::less<>>;  // of the names
+
+// The terms between the brackets of one.
+std::vector<std::string_view> Arguments(std::string_view term) {
+  std::vector<std::string_view> arguments;
+  const size_t open = term.find('(');
+  size_t begin = open + 1;
+  for (size_t at = begin, depth = 0; at < term.size(); ++at) {
+    if (depth == 0 && (term[at] == ',' || term[at] == ')')) {
+      arguments.push_back(term.substr(begin, at - begin));
+      begin = at + 2;
+    }
+    depth += term[at] == '(' ? 1 : 0;
+    depth -= term[at] == ')' && depth > 0 ? 1 : 0;
+  }
+  return arguments;
 }
 
 // Without nodes that change nothing.
@@ -21,107 +48,119 @@ std::string Through(Lowering& lowering, std::string value) {
     double rate = 1;
     const bool idle_dropout = node->type() == "Dropout" && node->HasInput(1) &&
                               lowering.IsScalar(node->input(1), &rate) && rate == 0;
-    proto::TensorProto to;
-    to.set_data_type(static_cast<int32_t>(node->Int("to", 0)));
-    const bool cast = node->type() == "Cast" && IsFloat(to);
+    const bool cast = node->type() == "Cast" && IsFloat(node->Int("to", 0));
     if (!cast && !idle_dropout && node->type() != "Identity") break;
     value = node->input(0);
   }
   return value;
 }
 
-const Node* ProducerOf(Lowering& lowering, const std::string& value, std::string_view type) {
-  const Node* const node = lowering.graph().Producer(Through(lowering, value));
-  return node != nullptr && node->type() == type ? node : nullptr;
-}
-
-// mean(f(x)) over the last dimension, of a node that gives just that.
-const Node* LastMean(Lowering& lowering, const std::string& value) {
-  const Node* const node = ProducerOf(lowering, value, "ReduceMean");
-  return node != nullptr && node->Ints("axes") == Dims{-1} && node->Int("keepdims", 1) != 0
-             ? node
-             : nullptr;
-}
-
-// The x of a x^2, or "".
-std::string SquareRoot(Lowering& lowering, const std::string& value) {
-  if (const Node* const pow = ProducerOf(lowering, value, "Pow")) {
-    return IsScalarNear(lowering, pow->input(1), 2) ? Through(lowering, pow->input(0)) : "";
+// Whether patterns mean the node: a mean is over the last dimension, which stays.
+bool IsUsual(const Node& node) {
+  if (node.type() == "HardSigmoid") {
+    return IsNear(node.Float("alpha", 0.2), 1.0 / 6) && IsNear(node.Float("beta", 0.5), 0.5);
   }
-  const Node* const mul = ProducerOf(lowering, value, "Mul");
-  const bool square =
-      mul != nullptr && Through(lowering, mul->input(0)) == Through(lowering, mul->input(1));
-  return square ? Through(lowering, mul->input(0)) : "";
+  return node.type() != "ReduceMean" ||
+         (node.Ints("axes") == Dims{-1} && node.Int("keepdims", 1) != 0);
 }
 
-// sqrt(mean(x^2) + epsilon): the name of x, or "".
-std::string RootMeanSquare(Lowering& lowering, const std::string& root, double* epsilon) {
-  const Node* const sqrt = ProducerOf(lowering, root, "Sqrt");
-  const Node* const add = sqrt != nullptr ? ProducerOf(lowering, sqrt->input(0), "Add") : nullptr;
-  std::string mean;
-  if (add == nullptr || !HasScalar(lowering, *add, epsilon, &mean)) return "";
-  const Node* const reduced = LastMean(lowering, mean);
-  return reduced != nullptr ? SquareRoot(lowering, reduced->input(0)) : "";
-}
-
-// x / sqrt(mean(x^2) + epsilon), as a division or a product with a reciprocal: the name of x, or "".
-std::string Normalised(Lowering& lowering, const std::string& value, double* epsilon) {
-  if (const Node* const div = ProducerOf(lowering, value, "Div")) {
-    const std::string x = RootMeanSquare(lowering, div->input(1), epsilon);
-    return !x.empty() && x == Through(lowering, div->input(0)) ? x : "";
-  }
-  const Node* const mul = ProducerOf(lowering, value, "Mul");
-  for (size_t i = 0; mul != nullptr && i < 2; ++i) {
-    const Node* inverse = ProducerOf(lowering, mul->input(i), "Reciprocal");
-    size_t root = 0;
-    if (inverse == nullptr) {
-      inverse = ProducerOf(lowering, mul->input(i), "Div");
-      if (inverse == nullptr || !IsScalarNear(lowering, inverse->input(0), 1)) continue;
-      root = 1;
+void CollectFactors(Lowering& lowering, const Node& node, std::vector<std::string>* factors) {
+  for (const std::string& input : node.proto().input()) {
+    if (const Node* const inner = SoleProducer(lowering, input, "Mul")) {
+      CollectFactors(lowering, *inner, factors);
+    } else {
+      factors->push_back(input);
     }
-    const std::string x = RootMeanSquare(lowering, inverse->input(root), epsilon);
-    if (!x.empty() && x == Through(lowering, mul->input(1 - i))) return x;
   }
-  return "";
 }
 
-// The x of x - mean(x), or "".
-std::string Uncentred(Lowering& lowering, const std::string& value) {
-  const Node* const sub = ProducerOf(lowering, value, "Sub");
-  const Node* const mean = sub != nullptr ? LastMean(lowering, sub->input(1)) : nullptr;
-  const bool same =
-      mean != nullptr && Through(lowering, mean->input(0)) == Through(lowering, sub->input(0));
-  return same ? Through(lowering, sub->input(0)) : "";
+bool Matches(Lowering& lowering, const Node& node, std::string_view term, Values* values);
+
+bool Matches(Lowering& lowering, const std::string& value, std::string_view term, Values* values) {
+  if (term == "_") return true;
+  if (std::isdigit(static_cast<unsigned char>(term[0])) != 0) {
+    double number = 0;
+    return lowering.IsScalar(value, &number) &&
+           IsNear(number, std::atof(std::string(term).c_str()));
+  }
+  const size_t open = term.find('(');
+  if (open == std::string_view::npos) {
+    const std::string name = Through(lowering, value);
+    return values->emplace(term, name).first->second == name;
+  }
+  const Node* const node = SoleProducer(lowering, value, term.substr(0, open));
+  return node != nullptr && Matches(lowering, *node, term, values);
+}
+
+// In the first order that fits: a pattern is written so that no other one is needed.
+bool Matches(Lowering& lowering, const Node& node, std::string_view term, Values* values) {
+  if (node.type() != term.substr(0, term.find('(')) || !IsUsual(node)) return false;
+  const std::vector<std::string_view> wanted = Arguments(term);
+  const bool product = node.type() == "Mul";
+  std::vector<std::string> inputs(node.proto().input().begin(), node.proto().input().end());
+  if (product) {
+    inputs.clear();
+    CollectFactors(lowering, node, &inputs);
+  }
+  if (inputs.size() != wanted.size()) return false;
+  std::vector<size_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    Values trial = *values;
+    size_t fit = 0;
+    while (fit < order.size() && Matches(lowering, inputs[order[fit]], wanted[fit], &trial)) {
+      ++fit;
+    }
+    if (fit == order.size()) {
+      *values = std::move(trial);
+      return true;
+    }
+  } while ((product || node.type() == "Add") && std::ranges::next_permutation(order).found);
+  return false;
+}
+
+// As Matches, of whatever gives the value, which others may read too.
+bool Gives(Lowering& lowering, const std::string& value, std::string_view term, Values* values) {
+  const Node* const node = lowering.graph().Producer(value);
+  return node != nullptr && Matches(lowering, *node, term, values);
 }
 
 // A vector of parameters over the last dimension of `x`.
 Result<bool> IsVectorFor(Lowering& lowering, const std::string& name, const Value& x,
                          Value* vector) {
-  const proto::TensorProto* const tensor = lowering.file().FindInitializer(Through(lowering, name));
-  if (tensor == nullptr || lowering.graph().IsConstant(Through(lowering, name))) return false;
-  ENGINE_ASSIGN_OR_RETURN(*vector, lowering.Get(Through(lowering, name)));
+  if (lowering.file().FindInitializer(name) == nullptr || lowering.graph().IsConstant(name)) {
+    return false;
+  }
+  ENGINE_ASSIGN_OR_RETURN(*vector, lowering.Get(name));
   return IsVector(*vector, x.Shape().back());
 }
 
-// normalised * weight: layer norm if what is normalised is centred, else RMS norm. `bias`: the name
-// of what is added, or "".
-Result<bool> LowerWeightedNorm(Lowering& lowering, const Node& node, const Node& mul,
-                               const std::string& bias) {
-  for (size_t i = 0; i < 2; ++i) {
+// c / sqrt(mean(c^2) + epsilon) * weight: layer norm if c is centred, else RMS norm, without `bias`.
+Result<bool> LowerLastNorm(Lowering& lowering, const Node& node) {
+  const bool biased = node.type() == "Add";
+  constexpr std::string_view kForms[] = {"Div(c, Sqrt(Add(ReduceMean(square), epsilon)))",
+                                         "c, Reciprocal(Sqrt(Add(ReduceMean(square), epsilon)))",
+                                         "c, Div(1, Sqrt(Add(ReduceMean(square), epsilon)))"};
+  for (size_t i = 0; i < 2 * std::size(kForms); ++i) {
+    std::string term = "Mul(weight, " + std::string(kForms[i / 2]) + ")";
+    term.replace(term.find("square"), 6, i % 2 == 0 ? "Pow(c, 2)" : "Mul(c, c)");
+    if (biased) term = "Add(" + term + ", bias)";
+    Values found;
     double epsilon = 0;
-    const std::string normalised = Normalised(lowering, mul.input(i), &epsilon);
-    if (normalised.empty()) continue;
-    const std::string centred = Uncentred(lowering, normalised);
-    if (centred.empty() && !bias.empty()) return false;
-    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(centred.empty() ? normalised : centred));
-    Value weight, offset;
-    ENGINE_ASSIGN_OR_RETURN(bool fits, IsVectorFor(lowering, mul.input(1 - i), x, &weight));
-    if (fits && !bias.empty()) {
-      ENGINE_ASSIGN_OR_RETURN(fits, IsVectorFor(lowering, bias, x, &offset));
+    if (!Matches(lowering, node, term, &found) || !lowering.IsScalar(found["epsilon"], &epsilon)) {
+      continue;
+    }
+    const bool centred = Gives(lowering, found["c"], "Sub(x, ReduceMean(x))", &found);
+    if (biased && !centred) return false;
+    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(found[centred ? "x" : "c"]));
+    Value weight, bias;
+    ENGINE_ASSIGN_OR_RETURN(bool fits, IsVectorFor(lowering, found["weight"], x, &weight));
+    if (fits && biased) {
+      ENGINE_ASSIGN_OR_RETURN(fits, IsVectorFor(lowering, found["bias"], x, &bias));
     }
     if (!fits) return false;
-    ENGINE_RETURN_IF_ERROR(LowerNorm(lowering, node, centred.empty() ? "rms_norm" : "layer_norm", x,
-                                     1, weight, bias.empty() ? nullptr : &offset, epsilon));
+    ENGINE_RETURN_IF_ERROR(LowerNorm(lowering, node, centred ? "layer_norm" : "rms_norm", x, 1,
+                                     weight, biased ? &bias : nullptr, epsilon));
     return true;
   }
   return false;
@@ -129,102 +168,62 @@ Result<bool> LowerWeightedNorm(Lowering& lowering, const Node& node, const Node&
 
 // What PyTorch writes for nn.GroupNorm: an instance norm of groups, called (N, G, L) meanwhile, then
 // weight and bias of channels.
-Result<bool> LowerGroupedNorm(Lowering& lowering, const Node& node, const Node& mul,
-                              const std::string& bias) {
-  for (size_t i = 0; i < 2; ++i) {
-    const Node* const back = SoleProducer(lowering, mul.input(i), "Reshape");
-    const Node* const norm =
-        back != nullptr ? SoleProducer(lowering, back->input(0), "InstanceNormalization") : nullptr;
-    const Node* const grouped =
-        norm != nullptr ? SoleProducer(lowering, norm->input(0), "Reshape") : nullptr;
-    if (grouped == nullptr || !lowering.graph().IsConstant(norm->input(1))) continue;
-    ENGINE_ASSIGN_OR_RETURN(const auto ones, lowering.Constant(*norm, 1));
-    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(*grouped, 0));
-    ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Get(mul.input(1 - i)));
-    ENGINE_ASSIGN_OR_RETURN(const Value offset, lowering.Get(bias));
-    const int64_t channels = x.layout.rank() > 1 ? x.Shape()[1] : 0;
-    const Dims vector = {channels};
-    if (weight.layout.axes != vector || offset.layout.axes != vector || weight.parameter.empty() ||
-        offset.parameter.empty()) {
-      continue;
-    }
-    ENGINE_RETURN_IF_ERROR(LowerGroupNorm(lowering, node, x, ones->count(), weight, offset,
-                                          norm->Float("epsilon", 1e-5)));
+Result<bool> LowerGroupedNorm(Lowering& lowering, const Node& node) {
+  Values found;
+  if (!Matches(lowering, node, "Add(Mul(Reshape(y, _), weight), bias)", &found) ||
+      !Gives(lowering, found["y"], "InstanceNormalization(Reshape(x, _), ones, _)", &found) ||
+      !lowering.graph().IsConstant(found["ones"])) {
+    return false;
+  }
+  const Node& norm = *lowering.graph().Producer(found["y"]);
+  ENGINE_ASSIGN_OR_RETURN(const auto ones, lowering.Constant(norm, 1));
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(found["x"]));
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Get(found["weight"]));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Get(found["bias"]));
+  const Dims vector = {x.layout.rank() > 1 ? x.Shape()[1] : 0};
+  if (weight.layout.axes != vector || bias.layout.axes != vector || weight.parameter.empty() ||
+      bias.parameter.empty()) {
+    return false;
+  }
+  ENGINE_RETURN_IF_ERROR(
+      LowerGroupNorm(lowering, node, x, ones->count(), weight, bias, norm.Float("epsilon", 1e-5)));
+  return true;
+}
+
+Result<bool> LowerActivation(Lowering& lowering, const Node& node) {
+  constexpr std::pair<const char*, const char*> kActivations[] = {
+      {"Mul(x, 0.5, Add(Erf(Div(x, 1.41421356)), 1))", "gelu_erf"},
+      {"Mul(x, 0.5, Add(Erf(Mul(x, 0.70710678)), 1))", "gelu_erf"},
+      {"Mul(x, 0.5, Add(Tanh(Mul(Add(x, Mul(Pow(x, 3), 0.044715)), 0.79788456)), 1))", "gelu"},
+      {"Mul(x, 0.5, Add(Tanh(Mul(Add(x, Mul(x, x, x, 0.044715)), 0.79788456)), 1))", "gelu"},
+      {"Mul(x, Sigmoid(x))", "silu"},
+      {"Mul(x, HardSigmoid(x))", "hard_swish"},
+      {"Mul(x, Tanh(Softplus(x)))", "mish"}};
+  for (const auto& [term, op] : kActivations) {
+    Values found;
+    if (!Matches(lowering, node, term, &found)) continue;
+    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(found["x"]));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Engine(x));
+    ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, {input}));
+    ENGINE_RETURN_IF_ERROR(Give(lowering, node, made, x.layout));
     return true;
   }
   return false;
 }
 
-// The factors of a product of products, each used here alone.
-void CollectFactors(Lowering& lowering, const Node& node, std::vector<std::string>* factors,
-                    double* number) {
-  for (size_t i = 0; i < 2; ++i) {
-    double scalar = 1;
-    const Node* const inner = SoleProducer(lowering, node.input(i), "Mul");
-    if (lowering.IsScalar(node.input(i), &scalar)) {
-      *number *= scalar;
-    } else if (inner != nullptr) {
-      CollectFactors(lowering, *inner, factors, number);
-    } else {
-      factors->push_back(Through(lowering, node.input(i)));
-    }
+Result<bool> LowerBias(Lowering& lowering, const Node& node) {
+  Values found;
+  if (!Matches(lowering, node, "Add(MatMul(x, weight), bias)", &found) ||
+      lowering.file().FindInitializer(found["bias"]) == nullptr ||
+      lowering.graph().IsConstant(found["weight"])) {
+    return false;
   }
-}
-
-// f for a `factor` that is f(x), as x f(x) or 0.5 x f(x): the op that is that, or null.
-const char* ActivationOf(Lowering& lowering, const std::string& factor, const std::string& x,
-                         double number) {
-  const auto is_x = [&](const std::string& name) { return Through(lowering, name) == x; };
-  double scalar = 0;
-  std::string inner, argument;
-  if (const Node* const add = SoleProducer(lowering, factor, "Add");
-      add != nullptr && IsNear(number, 0.5) && HasScalar(lowering, *add, &scalar, &inner) &&
-      IsNear(scalar, 1)) {
-    const Node* const erf = SoleProducer(lowering, inner, "Erf");
-    const Node* const div = erf != nullptr ? SoleProducer(lowering, erf->input(0), "Div") : nullptr;
-    if (div != nullptr && is_x(div->input(0)) &&
-        IsScalarNear(lowering, div->input(1), std::sqrt(2.0))) {
-      return "gelu_erf";
-    }
-    const Node* const mul = erf != nullptr ? SoleProducer(lowering, erf->input(0), "Mul") : nullptr;
-    if (mul != nullptr && HasScalar(lowering, *mul, &scalar, &argument) && is_x(argument) &&
-        IsNear(scalar, std::sqrt(0.5))) {
-      return "gelu_erf";
-    }
-    // tanh(sqrt(2 / pi) (x + 0.044715 x^3))
-    const Node* const tanh = SoleProducer(lowering, inner, "Tanh");
-    const Node* const root =
-        tanh != nullptr ? SoleProducer(lowering, tanh->input(0), "Mul") : nullptr;
-    if (root == nullptr || !HasScalar(lowering, *root, &scalar, &argument) ||
-        !IsNear(scalar, std::sqrt(2 / M_PI))) {
-      return nullptr;
-    }
-    const Node* const sum = SoleProducer(lowering, argument, "Add");
-    for (size_t i = 0; sum != nullptr && i < 2; ++i) {
-      const Node* const cubic = SoleProducer(lowering, sum->input(i), "Mul");
-      if (!is_x(sum->input(1 - i)) || cubic == nullptr ||
-          !HasScalar(lowering, *cubic, &scalar, &argument) || !IsNear(scalar, 0.044715)) {
-        continue;
-      }
-      const Node* const pow = SoleProducer(lowering, argument, "Pow");
-      if (pow != nullptr && is_x(pow->input(0)) && IsScalarNear(lowering, pow->input(1), 3))
-        return "gelu";
-    }
-    return nullptr;
-  }
-  if (!IsNear(number, 1)) return nullptr;
-  if (const Node* const sigmoid = SoleProducer(lowering, factor, "Sigmoid")) {
-    return is_x(sigmoid->input(0)) ? "silu" : nullptr;
-  }
-  if (const Node* const hard = SoleProducer(lowering, factor, "HardSigmoid")) {
-    const bool standard =
-        IsNear(hard->Float("alpha", 0.2), 1.0 / 6) && IsNear(hard->Float("beta", 0.5), 0.5);
-    return standard && is_x(hard->input(0)) ? "hard_swish" : nullptr;
-  }
-  const Node* const tanh = SoleProducer(lowering, factor, "Tanh");
-  const Node* const plus =
-      tanh != nullptr ? SoleProducer(lowering, tanh->input(0), "Softplus") : nullptr;
-  return plus != nullptr && is_x(plus->input(0)) ? "mish" : nullptr;
+  ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Get(found["weight"]));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Get(found["bias"]));
+  if (!IsMatrix(weight) || !IsVector(bias, weight.Shape()[1])) return false;
+  ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(found["x"]));
+  ENGINE_RETURN_IF_ERROR(LowerLinear(lowering, node, x, weight, &bias));
+  return true;
 }
 
 }  // namespace
@@ -241,58 +240,10 @@ const Node* SoleProducer(Lowering& lowering, const std::string& value, std::stri
                                                                                      : nullptr;
 }
 
-bool HasScalar(Lowering& lowering, const Node& node, double* scalar, std::string* other) {
-  for (size_t i = 0; i < 2; ++i) {
-    if (!lowering.IsScalar(node.input(i), scalar)) continue;
-    *other = node.input(1 - i);
-    return true;
-  }
-  return false;
-}
-
-Result<bool> LowerNormPattern(Lowering& lowering, const Node& node) {
-  if (node.type() == "Mul") return LowerWeightedNorm(lowering, node, node, "");
-  for (size_t i = 0; node.type() == "Add" && i < 2; ++i) {
-    const Node* const mul = SoleProducer(lowering, node.input(i), "Mul");
-    if (mul == nullptr) continue;
-    for (const auto pattern : {LowerWeightedNorm, LowerGroupedNorm}) {
-      ENGINE_ASSIGN_OR_RETURN(const bool found, pattern(lowering, node, *mul, node.input(1 - i)));
-      if (found) return true;
-    }
-  }
-  return false;
-}
-
-Result<bool> LowerActivationPattern(Lowering& lowering, const Node& node) {
-  if (node.type() != "Mul") return false;
-  std::vector<std::string> factors;
-  double number = 1;
-  CollectFactors(lowering, node, &factors, &number);
-  if (factors.size() != 2) return false;
-  for (size_t i = 0; i < 2; ++i) {
-    const char* const op = ActivationOf(lowering, factors[i], factors[1 - i], number);
-    if (op == nullptr) continue;
-    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(factors[1 - i]));
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Engine(x));
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, {input}));
-    lowering.Set(node.output(0), {.engine = made, .layout = x.layout});
-    return true;
-  }
-  return false;
-}
-
-Result<bool> LowerBiasPattern(Lowering& lowering, const Node& node) {
-  for (size_t i = 0; node.type() == "Add" && i < 2; ++i) {
-    const Node* const product = SoleProducer(lowering, node.input(i), "MatMul");
-    const proto::TensorProto* const tensor = lowering.file().FindInitializer(node.input(1 - i));
-    if (product == nullptr || tensor == nullptr || lowering.graph().IsConstant(product->input(1)))
-      continue;
-    ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(*product, 1));
-    ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.Get(node.input(1 - i)));
-    if (!IsMatrix(weight) || !IsVector(bias, weight.Shape()[1])) continue;
-    ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(*product, 0));
-    ENGINE_RETURN_IF_ERROR(LowerLinear(lowering, node, x, weight, &bias));
-    return true;
+Result<bool> LowerPattern(Lowering& lowering, const Node& node) {
+  for (const auto pattern : {LowerLastNorm, LowerGroupedNorm, LowerActivation, LowerBias}) {
+    ENGINE_ASSIGN_OR_RETURN(const bool found, pattern(lowering, node));
+    if (found) return true;
   }
   return false;
 }

@@ -46,8 +46,7 @@ Result<Leading> AlignLeading(Lowering& lowering, const Node& node, std::vector<V
 
 // Dimensions of value `i` before its last two: samples, then the others as one or, where one tensor
 // does not have all of them, as `most` at most.
-Result<Groups> LeadingGroups(const Node& node, const Leading& leading, size_t i, size_t count,
-                             size_t most) {
+Result<Groups> LeadingGroups(const Node& node, const Leading& leading, size_t i, size_t most) {
   Groups groups;
   size_t begin = 0;
   if (leading.batched) {
@@ -55,18 +54,13 @@ Result<Groups> LeadingGroups(const Node& node, const Leading& leading, size_t i,
     groups.push_back(axis >= 0 ? std::vector{axis} : std::vector<int>());
     begin = 1;
   }
-  const auto pattern = [&](const Column& column) {
-    std::vector<bool> here;
-    for (size_t j = 0; j < count; ++j) here.push_back(column.axis[j] >= 0);
-    return here;
-  };
   for (size_t c = begin; c < leading.columns.size(); ++c) {
-    const bool joins = c > begin && pattern(leading.columns[c]) == pattern(leading.columns[c - 1]);
+    const bool joins = c > begin && leading.columns[c].IsLike(leading.columns[c - 1]);
     if (!joins) groups.emplace_back();
     if (leading.columns[c].axis[i] >= 0) groups.back().push_back(leading.columns[c].axis[i]);
   }
   if (groups.size() <= most) return groups;
-  return node.Error(StatusCode::kUnsupported, "broadcasts in more dimensions than a tensor has");
+  return node.Unsupported("broadcasts in more dimensions than a tensor has");
 }
 
 // The layout of leading columns followed by these axes of rows and columns.
@@ -93,7 +87,7 @@ bool IsTransposed(const Layout& layout) {
 }
 
 Status LowerMatMul(Lowering& lowering, const Node& node) {
-  ENGINE_ASSIGN_OR_RETURN(const bool found, LowerAttentionPattern(lowering, node));
+  ENGINE_ASSIGN_OR_RETURN(const bool found, LowerAttention(lowering, node));
   if (found) return {};
   ENGINE_ASSIGN_OR_RETURN(Value a, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(Value b, lowering.Input(node, 1));
@@ -108,7 +102,7 @@ Status LowerGemm(Lowering& lowering, const Node& node) {
   const double alpha = node.Float("alpha", 1), beta = node.Float("beta", 1);
   constexpr int64_t kSwap[] = {1, 0};
   if (a.layout.rank() != 2 || b.layout.rank() != 2 || (beta != 1 && node.HasInput(2))) {
-    return node.Error(StatusCode::kUnsupported, "needs matrices, and a beta of 1");
+    return node.Unsupported("needs matrices, and a beta of 1");
   }
   if (node.Int("transA", 0) != 0) a.layout.Permute(kSwap);
   if (node.Int("transB", 0) != 0) b.layout.Permute(kSwap);
@@ -127,8 +121,71 @@ Status LowerGemm(Lowering& lowering, const Node& node) {
   Layout layout;
   ENGINE_ASSIGN_OR_RETURN(const auto inputs, lowering.Broadcast(node, {product, bias}, &layout));
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), "add", inputs));
-  lowering.Set(node.output(0), {.engine = made, .layout = layout});
-  return {};
+  return Give(lowering, node, made, layout);
+}
+
+// Of two tensors, as a product of matrices: letters of both and of the result count its leading
+// dimensions, those of both alone its sum; all others of one are its rows or columns.
+Status LowerEinsum(Lowering& lowering, const Node& node) {
+  std::string equation = node.Text("equation", "");
+  std::erase(equation, ' ');
+  const size_t comma = equation.find(','), arrow = equation.find("->");
+  if (node.input_count() != 2 || comma > arrow || arrow == std::string::npos ||
+      equation.find('.') != std::string::npos) {
+    return node.Unsupported("has the equation '%s'; ab,cd->ef with two tensors is known",
+                            equation.c_str());
+  }
+  const std::string letters[] = {equation.substr(0, comma),
+                                 equation.substr(comma + 1, arrow - comma - 1)};
+  const std::string result = equation.substr(arrow + 2);
+  const auto has = [](const std::string& text, char c) { return text.find(c) != text.npos; };
+  Value x[2];
+  std::string leading, own[2];
+  Dims leading_shape, own_shape[2];
+  for (size_t i = 0; i < 2; ++i) {
+    ENGINE_ASSIGN_OR_RETURN(x[i], lowering.Input(node, i));
+    const std::string &here = letters[i], &other = letters[1 - i];
+    const Dims shape = x[i].Shape();
+    if (shape.size() != here.size()) return node.Damaged("has an equation of other dimensions");
+    std::vector<std::vector<int>> dims;
+    std::vector<int> sum, rows;
+    for (const char c : i == 0 ? here : leading) {
+      const size_t at = here.find(c);
+      if (!has(other, c) || !has(result, c)) continue;
+      dims.push_back(x[i].layout.dims[at]);
+      if (i == 0) leading += c;
+      if (i == 0) leading_shape.push_back(shape[at]);
+    }
+    for (const char c : letters[0]) {
+      const size_t at = here.find(c);
+      if (!has(other, c) || has(result, c) || at == here.npos) continue;
+      sum.insert(sum.end(), x[i].layout.dims[at].begin(), x[i].layout.dims[at].end());
+    }
+    for (size_t at = 0; at < here.size(); ++at) {
+      if (has(other, here[at])) continue;
+      if (!has(result, here[at]) || has(here.substr(at + 1), here[at])) {
+        return node.Unsupported("sums over one tensor alone, or takes a diagonal");
+      }
+      rows.insert(rows.end(), x[i].layout.dims[at].begin(), x[i].layout.dims[at].end());
+      own[i] += here[at];
+      own_shape[i].push_back(shape[at]);
+    }
+    dims.push_back(i == 0 ? rows : sum);
+    dims.push_back(i == 0 ? sum : rows);
+    x[i].layout.dims = std::move(dims);
+  }
+  ENGINE_RETURN_IF_ERROR(IsMatrix(x[1]) ? LowerLinear(lowering, node, x[0], x[1], nullptr)
+                                        : LowerProduct(lowering, node, x[0], x[1], 1));
+  ENGINE_ASSIGN_OR_RETURN(Value y, lowering.Get(node.output(0)));
+  Dims shape = leading_shape, order;
+  for (const Dims& part : own_shape) shape.insert(shape.end(), part.begin(), part.end());
+  const std::string given = leading + own[0] + own[1];
+  for (const char c : result) order.push_back(static_cast<int64_t>(given.find(c)));
+  if (order.size() != given.size() || !y.layout.Reshape(shape)) {
+    return node.Unsupported("has an equation that is no product of matrices");
+  }
+  y.layout.Permute(order);
+  return Give(lowering, node, std::move(y));
 }
 
 // ---- Attention: softmax(scale q k^T + mask) v
@@ -153,11 +210,6 @@ bool IsCausal(const Tensor& mask) {
     if (behind ? mask.values[i] > kHidden : mask.values[i] != 0) return false;
   }
   return side > 1;
-}
-
-Value ConstantValue(Tensor tensor, int64_t samples) {
-  const Layout layout = Layout::RowMajor(tensor.dims, false, samples);
-  return {.constant = std::make_shared<const Tensor>(std::move(tensor)), .layout = layout};
 }
 
 // Passes over the mask that a node adds to the scores, or puts in their place; the scores' name, or
@@ -185,7 +237,7 @@ Result<std::string> PassMask(Lowering& lowering, const std::string& scores, Scor
     Tensor mask = *condition.constant;
     mask.type = Tensor::Type::kFloat;
     for (double& value : mask.values) value = (value != 0) == (i == 1) ? hidden : 0;
-    found->mask = ConstantValue(std::move(mask), lowering.samples());
+    found->mask = lowering.ValueOf(std::move(mask));
     found->masked = true;
     return where->input(3 - i);
   }
@@ -246,12 +298,12 @@ bool IsVector(const Value& value, int64_t extent) {
 Status LowerLinear(Lowering& lowering, const Node& node, const Value& x, const Value& weight,
                    const Value* bias) {
   const Layout& layout = x.layout;
+  if (layout.dims.empty()) return node.Damaged("multiplies a number by a matrix");
   if (x.Shape().back() != weight.Shape()[0]) {
-    return node.Error(StatusCode::kConfig,
-                      "multiplies rows of %lld by a matrix with %lld rows: the "
-                      "data has another shape than the model was exported for",
-                      static_cast<long long>(x.Shape().back()),
-                      static_cast<long long>(weight.Shape()[0]));
+    return node.Misfit(
+        "multiplies rows of %lld by a matrix with %lld rows: the "
+        "data has another shape than the model was exported for",
+        static_cast<long long>(x.Shape().back()), static_cast<long long>(weight.Shape()[0]));
   }
   ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, layout.dims.back()));
   // (K, N) in memory is what the op calls transposed; PyTorch has (N, K).
@@ -269,20 +321,19 @@ Status LowerLinear(Lowering& lowering, const Node& node, const Value& x, const V
   y.axes.resize(y.axes.size() - layout.dims.back().size());
   y.dims.back() = {static_cast<int>(y.axes.size())};
   y.axes.push_back(units);
-  lowering.Set(node.output(0), {.engine = made, .layout = std::move(y)});
-  return {};
+  return Give(lowering, node, made, std::move(y));
 }
 
 Status LowerProduct(Lowering& lowering, const Node& node, Value a, Value b, double scale) {
   if (a.layout.rank() < 2 || b.layout.rank() < 2) {
-    return node.Error(StatusCode::kUnsupported, "multiplies a vector; make it a matrix");
+    return node.Unsupported("multiplies a vector; make it a matrix");
   }
   ENGINE_ASSIGN_OR_RETURN(const Leading leading, AlignLeading(lowering, node, {&a, &b}));
   const bool swap_a = IsTransposed(a.layout), swap_b = IsTransposed(b.layout);
   ModelValue inputs[2];
   for (size_t i = 0; i < 2; ++i) {
     const Value& x = i == 0 ? a : b;
-    ENGINE_ASSIGN_OR_RETURN(Groups groups, LeadingGroups(node, leading, i, 2, kMaxDims - 2));
+    ENGINE_ASSIGN_OR_RETURN(Groups groups, LeadingGroups(node, leading, i, kMaxDims - 2));
     const auto rank = x.layout.dims.size();
     const std::vector<int>&rows = x.layout.dims[rank - 2], &columns = x.layout.dims[rank - 1];
     const bool swap = i == 0 ? swap_a : swap_b;
@@ -298,13 +349,11 @@ Status LowerProduct(Lowering& lowering, const Node& node, Value a, Value b, doub
                     {kit::Bool("transpose_a", swap_a), kit::Bool("transpose_b", swap_b),
                      kit::Float("scale", scale)}));
   const std::vector<int>& rows = a.layout.dims[a.layout.dims.size() - 2];
-  lowering.Set(node.output(0),
-               {.engine = made,
-                .layout = ProductLayout(leading, a.layout, rows, b.layout, b.layout.dims.back())});
-  return {};
+  return Give(lowering, node, made,
+              ProductLayout(leading, a.layout, rows, b.layout, b.layout.dims.back()));
 }
 
-Result<bool> LowerAttentionPattern(Lowering& lowering, const Node& node) {
+Result<bool> LowerAttention(Lowering& lowering, const Node& node) {
   const Node* const softmax = SoleProducer(lowering, node.input(0), "Softmax");
   if (softmax == nullptr) return false;
   Scores scores;
@@ -336,14 +385,14 @@ Result<bool> LowerAttentionPattern(Lowering& lowering, const Node& node) {
   std::vector<ModelValue> inputs;
   for (Value* const x : {&scores.q, &scores.k, &v}) {
     const size_t i = inputs.size();
-    ENGINE_ASSIGN_OR_RETURN(Groups groups, LeadingGroups(node, leading, i, 3, 2));
+    ENGINE_ASSIGN_OR_RETURN(Groups groups, LeadingGroups(node, leading, i, 2));
     if (groups.size() == 1) groups.emplace_back();
     groups.push_back(x->layout.dims[x->layout.dims.size() - 2]);
     groups.push_back(x->layout.dims.back());
     ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(), lowering.Arrange(node, *x, groups));
   }
   if (scores.masked && !scores.causal) {
-    const Value fitted = ConstantValue(std::move(mask), lowering.samples());
+    const Value fitted = lowering.ValueOf(std::move(mask));
     ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(),
                             lowering.Arrange(node, fitted, fitted.layout.dims));
   }
@@ -352,14 +401,15 @@ Result<bool> LowerAttentionPattern(Lowering& lowering, const Node& node) {
       lowering.Emit(node.name(), "scaled_dot_product_attention", inputs,
                     {kit::Bool("causal", scores.causal), kit::Float("scale", scores.scale)}));
   const Layout &q = scores.q.layout, &values = v.layout;
-  lowering.Set(node.output(0), {.engine = made,
-                                .layout = ProductLayout(leading, q, q.dims[q.dims.size() - 2],
-                                                        values, values.dims.back())});
+  ENGINE_RETURN_IF_ERROR(
+      Give(lowering, node, made,
+           ProductLayout(leading, q, q.dims[q.dims.size() - 2], values, values.dims.back())));
   return true;
 }
 
 std::span<const HandlerEntry> ProductHandlers() {
-  static constexpr HandlerEntry kHandlers[] = {{"Gemm", LowerGemm}, {"MatMul", LowerMatMul}};
+  static constexpr HandlerEntry kHandlers[] = {
+      {"Einsum", LowerEinsum}, {"Gemm", LowerGemm}, {"MatMul", LowerMatMul}};
   return kHandlers;
 }
 

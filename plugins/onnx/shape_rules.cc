@@ -1,14 +1,14 @@
 #include "shape_rules.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace engine::onnx {
 
 Result<int64_t> AxisOf(const Node& node, int64_t axis, size_t rank) {
   const auto dims = static_cast<int64_t>(rank);
   if (axis >= -dims && axis < dims) return axis < 0 ? axis + dims : axis;
-  return node.Error(StatusCode::kBadData, "names axis %lld of a tensor with %zu",
-                    static_cast<long long>(axis), rank);
+  return node.Damaged("names axis %lld of a tensor with %zu", static_cast<long long>(axis), rank);
 }
 
 Dims ListOf(const Node& node, std::string_view attribute, const Tensor* input,
@@ -23,8 +23,8 @@ Result<Dims> BroadcastShape(const Node& node, const Dims& a, const Dims& b) {
   for (size_t i = 0; i < other.size(); ++i) {
     int64_t& extent = shape[lead + i];
     if (extent != other[i] && extent != 1 && other[i] != 1) {
-      return node.Error(StatusCode::kBadData, "its inputs do not broadcast: %lld and %lld",
-                        static_cast<long long>(extent), static_cast<long long>(other[i]));
+      return node.Damaged("its inputs do not broadcast: %lld and %lld",
+                          static_cast<long long>(extent), static_cast<long long>(other[i]));
     }
     if (extent == 1) extent = other[i];
   }
@@ -41,7 +41,7 @@ Result<Dims> Unsqueezed(const Node& node, const Dims& shape, const Dims& axes) {
     result[axis] = 1;
   }
   if (std::ranges::count(result, 0) != static_cast<std::ptrdiff_t>(shape.size())) {
-    return node.Error(StatusCode::kBadData, "names an axis twice");
+    return node.Damaged("names an axis twice");
   }
   auto next = shape.begin();
   for (int64_t& extent : result) {
@@ -56,8 +56,7 @@ Result<Dims> Squeezed(const Node& node, const Dims& shape, const Dims& axes) {
   for (const int64_t given : axes) {
     ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, given, shape.size()));
     if (shape[axis] != 1) {
-      return node.Error(StatusCode::kBadData, "squeezes an axis of %lld elements",
-                        static_cast<long long>(shape[axis]));
+      return node.Damaged("squeezes an axis of %lld elements", static_cast<long long>(shape[axis]));
     }
     leaves[axis] = true;
   }
@@ -70,19 +69,17 @@ Result<Dims> Squeezed(const Node& node, const Dims& shape, const Dims& axes) {
 
 // -1 is what is left; 0 is the extent of now, unless `allowzero`.
 Result<Dims> Filled(const Node& node, const Dims& shape, Dims wanted) {
-  int64_t known = 1, *left = nullptr;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] == 0 && i < shape.size() && node.Int("allowzero", 0) == 0) wanted[i] = shape[i];
-    if (wanted[i] == -1) {
-      left = &wanted[i];
-    } else {
-      known *= wanted[i];
-    }
+  for (size_t i = 0; i < wanted.size() && i < shape.size(); ++i) {
+    if (wanted[i] == 0 && node.Int("allowzero", 0) == 0) wanted[i] = shape[i];
   }
-  if (left != nullptr && known != 0) *left = Count(shape) / known;
-  if (Count(wanted) == Count(shape)) return wanted;
-  return node.Error(StatusCode::kBadData, "%lld elements have not the shape that it gives them",
-                    static_cast<long long>(Count(shape)));
+  if (const auto left = std::ranges::find(wanted, -1); left != wanted.end()) {
+    *left = 1;
+    const int64_t known = CheckedCount(wanted);
+    if (known > 0) *left = Count(shape) / known;
+  }
+  if (CheckedCount(wanted) == Count(shape)) return wanted;
+  return node.Damaged("%lld elements have not the shape that it gives them",
+                      static_cast<long long>(Count(shape)));
 }
 
 }  // namespace
@@ -101,6 +98,15 @@ Result<Dims> ReshapedShape(const Node& node, const Dims& shape, const Tensor* gi
   return Filled(node, shape, ListOf(node, "shape", given));
 }
 
+Result<Dims> TransposedOrder(const Node& node, size_t rank) {
+  Dims natural(rank);
+  std::iota(natural.begin(), natural.end(), 0);
+  Dims order = node.Ints("perm", {natural.rbegin(), natural.rend()}), sorted = order;
+  std::ranges::sort(sorted);
+  if (sorted == natural) return order;
+  return node.Damaged("has an order of other axes");
+}
+
 Result<Dims> SplitExtents(const Node& node, int64_t extent, const Tensor* given) {
   Dims extents = ListOf(node, "split", given);
   if (extents.empty()) {
@@ -109,19 +115,18 @@ Result<Dims> SplitExtents(const Node& node, int64_t extent, const Tensor* given)
     const int64_t part = (extent + parts - 1) / parts;
     for (int64_t i = 0; i < parts; ++i) extents.push_back(std::min(part, extent - i * part));
   }
-  const bool positive = std::ranges::all_of(extents, [](int64_t part) { return part > 0; });
-  int64_t sum = 0;
-  for (const int64_t part : extents) sum += part;
-  if (positive && sum == extent && extents.size() == node.output_count()) return extents;
-  return node.Error(StatusCode::kBadData, "its parts are not the %lld elements of the axis",
-                    static_cast<long long>(extent));
+  int64_t left = extent;
+  for (const int64_t part : extents) left = part > 0 && part <= left ? left - part : -1;
+  if (left == 0 && extents.size() == node.output_count()) return extents;
+  return node.Damaged("its parts are not the %lld elements of the axis",
+                      static_cast<long long>(extent));
 }
 
 Result<std::vector<SliceRange>> SliceRanges(const Node& node, std::span<const Tensor* const> inputs,
                                             const Dims& shape) {
   const auto input = [&](size_t i) { return i < inputs.size() ? inputs[i] : nullptr; };
   if (input(1) == nullptr || input(2) == nullptr) {
-    return node.Error(StatusCode::kBadData, "needs starts and ends as inputs");
+    return node.Damaged("needs starts and ends as inputs");
   }
   const Dims begins = input(1)->Ints(), ends = input(2)->Ints();
   Dims all(begins.size());
@@ -130,13 +135,18 @@ Result<std::vector<SliceRange>> SliceRanges(const Node& node, std::span<const Te
   const Dims steps = input(4) != nullptr ? input(4)->Ints() : Dims(begins.size(), 1);
   if (ends.size() != begins.size() || axes.size() != begins.size() ||
       steps.size() != begins.size()) {
-    return node.Error(StatusCode::kBadData, "its lists have different lengths");
+    return node.Damaged("its lists have different lengths");
   }
   std::vector<SliceRange> ranges;
   for (size_t i = 0; i < begins.size(); ++i) {
     ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, axes[i], shape.size()));
-    const int64_t extent = shape[axis], step = steps[i];
-    if (step == 0) return node.Error(StatusCode::kBadData, "has a step of 0");
+    const int64_t extent = shape[axis];
+    // A larger step leaves the axis as well, and does not overflow.
+    const int64_t step = std::clamp(steps[i], -extent - 1, extent + 1);
+    if (step == 0) return node.Damaged("has a step of 0");
+    if (std::ranges::find(ranges, axis, &SliceRange::axis) != ranges.end()) {
+      return node.Damaged("cuts axis %lld twice", static_cast<long long>(axis));
+    }
     const int64_t lowest = step > 0 ? 0 : -1, highest = step > 0 ? extent : extent - 1;
     const auto inside = [&](int64_t position) {
       return std::clamp(position < 0 ? position + extent : position, lowest, highest);

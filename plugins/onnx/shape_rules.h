@@ -23,6 +23,8 @@ Result<std::vector<SliceRange>> SliceRanges(const Node& node, std::span<const Te
 
 // What a Reshape, Squeeze, Unsqueeze or Flatten makes of a shape; `given` is its list, or null.
 Result<Dims> ReshapedShape(const Node& node, const Dims& shape, const Tensor* given);
+// The dimension that each one of a Transpose comes from.
+Result<Dims> TransposedOrder(const Node& node, size_t rank);
 // Extents of the parts of a Split.
 Result<Dims> SplitExtents(const Node& node, int64_t extent, const Tensor* given);
 // NumPy's; kBadData.

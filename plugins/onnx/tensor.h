@@ -14,6 +14,16 @@ inline int64_t Count(const Dims& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
+// As Count; -1 for what can be no shape: a negative extent, or too many elements.
+inline int64_t CheckedCount(const Dims& dims) {
+  int64_t count = 1;
+  for (const int64_t extent : dims) {
+    const bool wrong = extent < 0 || __builtin_mul_overflow(count, extent, &count);
+    if (wrong || count >> 40 != 0) return -1;
+  }
+  return count;
+}
+
 // Row-major. Values of all types are doubles, which hold integers to 2^53: extents and positions are
 // smaller, and the largest int64, which marks an open end, stays beyond all of them.
 struct Tensor {
@@ -24,14 +34,14 @@ struct Tensor {
   std::vector<double> values;
 
   int64_t count() const { return Count(dims); }
-  // The values as integers; what is beyond their range is at its end.
+  // The values as integers; what is beyond their range, or no number, is at its end.
   Dims Ints() const {
     constexpr double kEnd = 9e18;
     Dims ints;
     for (const double value : values) {
-      ints.push_back(value >= kEnd    ? INT64_MAX
-                     : value <= -kEnd ? INT64_MIN
-                                      : static_cast<int64_t>(value));
+      ints.push_back(value >= kEnd   ? INT64_MAX
+                     : value > -kEnd ? static_cast<int64_t>(value)
+                                     : INT64_MIN);
     }
     return ints;
   }

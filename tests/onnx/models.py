@@ -103,4 +103,6 @@ def export(model, sample, path, opset=17, dynamic=True):
                           output_names=["logits"], dynamic_axes=axes)
     stored = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())
               for tensor in onnx.load(path).graph.initializer}
-    model.load_state_dict({name: stored.get(name, value) for name, value in model.state_dict().items()})
+    state = model.state_dict()
+    state.update((name, value) for name, value in stored.items() if name in state)
+    model.load_state_dict(state)

@@ -49,7 +49,7 @@ const std::map<std::string, std::vector<std::string>>& Arrows() {
       {"app/model", {"core"}},
       {"app/launch", {"core", "kit"}},
       {"app/checkpoint", {"core", "kit"}},
-      {"app/weights", {"core", "kit", "app/config", "app/checkpoint"}},
+      {"app/weights", {"core", "kit", "app/config", "app/checkpoint", "onnx_kit"}},
       {"app/author", {"core", "kit", "app/plugins"}},
       {"app/command", {"core", "kit", "app/plugins", "app/config", "app/launch"}},
       {"tools/conform", above({"kit"})},
@@ -112,6 +112,8 @@ std::string InAPlugin(const std::string& plugin, const Include& include) {
   // What the readers of data share.
   static const std::set<std::string> readers = {"data_kit", "images", "mnist", "table", "tokens"};
   if (first == "data_kit" && readers.contains(plugin)) return "";
+  // What reads ONNX files, as app/weights does.
+  if (first == "onnx_kit" && (plugin == "onnx_kit" || plugin == "onnx")) return "";
   fs::path source = include.target;
   if (include.target.ends_with(".pb.h")) source.replace_extension().replace_extension(".proto");
   if (fs::exists(Root() / "plugins" / plugin / source)) return "";

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -115,6 +116,45 @@ TEST_F(FoldTest, ReshapesByZeroAndMinusOne) {
   EXPECT_EQ(MustRun({Counting({2, 3, 2}), IntsOf({0, -1})}).dims, (Dims{2, 6}));
   EXPECT_THAT(Run({Counting({6}), IntsOf({4, -1})}),
               FailsWith(StatusCode::kBadData, HasSubstr("node 'y' (Reshape): 6 elements")));
+}
+
+TEST_F(FoldTest, AReductionOverNoAxesMayBeNone) {
+  file_.Node("ReduceSum", "y", {"x", "axes"}).Int("noop_with_empty_axes", 1);
+  EXPECT_THAT(MustRun({Counting({2, 2}), IntsOf({})}).values, ElementsAre(0, 1, 2, 3));
+}
+
+// Extents, positions and types that only a damaged file has.
+TEST_F(FoldTest, ListsOfADamagedFileAreRefused) {
+  const auto is_bad = FailsWith(StatusCode::kBadData, HasSubstr("node 'y'"));
+  file_.Node("Slice", "y", {"x", "b", "e", "a"});
+  EXPECT_THAT(Run({Counting({4}), IntsOf({0, 1}), IntsOf({2, 4}), IntsOf({0, -1})}), is_bad);
+  file_.Node("Slice", "y", {"x", "b", "e", "a", "s"});
+  EXPECT_THAT(
+      MustRun({Counting({3}), IntsOf({0}), IntsOf({3}), IntsOf({0}), IntsOf({INT64_MAX})}).values,
+      ElementsAre(0));
+  file_.Node("Reshape", "y", {"x", "s"});
+  EXPECT_THAT(Run({Counting({6}), IntsOf({INT64_MAX, INT64_MAX, -1})}), is_bad);
+  EXPECT_THAT(Run({Counting({6}), IntsOf({-2, -3})}), is_bad);
+  file_.Node("Tile", "y", {"x", "r"});
+  EXPECT_THAT(Run({Counting({6}), IntsOf({INT64_MAX})}), is_bad);
+  file_.Node("Split", "", {"x", "s"}, {"a", "b"});
+  EXPECT_THAT(Run({Counting({6}), IntsOf({INT64_MAX, INT64_MAX})}),
+              FailsWith(StatusCode::kBadData, HasSubstr("parts")));
+  file_.Node("Gather", "y", {"x", "i"});
+  EXPECT_THAT(Run({Counting({6}), Tensor{Type::kInt, {}, {NAN}}}), is_bad);
+}
+
+TEST_F(FoldTest, ATensorIsNotLargerThanItsBytes) {
+  ::onnx::TensorProto tensor;
+  tensor.set_name("t");
+  tensor.set_data_type(::onnx::TensorProto::FLOAT16);
+  tensor.add_dims(1);
+  tensor.add_int32_data(0x3c00);
+  EXPECT_THAT(ValueOf(ReadTensor(tensor, "f")).values, ElementsAre(1));
+  tensor.set_dims(0, int64_t{1} << 40);
+  EXPECT_THAT(ReadTensor(tensor, "f"), FailsWith(StatusCode::kBadData, HasSubstr("2 bytes")));
+  tensor.add_dims(int64_t{1} << 40);
+  EXPECT_THAT(ReadTensor(tensor, "f"), FailsWith(StatusCode::kBadData, HasSubstr("shape")));
 }
 
 TEST_F(FoldTest, WhatDoesNotFitIsRefused) {

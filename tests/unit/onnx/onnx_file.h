@@ -87,6 +87,10 @@ class OnnxFile {
     Attribute(name, ::onnx::AttributeProto::FLOAT)->set_f(value);
     return *this;
   }
+  OnnxFile& Text(const std::string& name, const std::string& value) {
+    Attribute(name, ::onnx::AttributeProto::STRING)->set_s(value);
+    return *this;
+  }
   OnnxFile& List(const std::string& name, const Extents& values) {
     auto* const attribute = Attribute(name, ::onnx::AttributeProto::INTS);
     for (const int64_t value : values) attribute->add_ints(value);
