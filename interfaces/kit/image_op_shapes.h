@@ -11,19 +11,29 @@
 namespace engine::kit {
 
 // x (B, ..., C) -> the same; running_mean and running_var (C) are buffers.
-inline Status InferBatchNorm(const Inference& op, bool sync) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  const Shape& x = op.inputs[0].shape;
-  if (!op.IsActivation(0) || x.ndim < 2 || x.Count(1) < 1) {
-    return op.ActivationError(0, " (B, ..., C), channels last, at least two dimensions");
+struct BatchNormRule {
+  double momentum, epsilon;
+  bool sync;
+
+  explicit BatchNormRule(const Options& attributes) noexcept
+      : momentum(attributes.Float("momentum")),
+        epsilon(attributes.Float("epsilon")),
+        sync(attributes.Bool("sync")) {}
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const Shape& x = op.inputs[0].shape;
+    if (!op.IsActivation(0) || x.ndim < 2 || x.Count(1) < 1) {
+      return op.ActivationError(0, " (B, ..., C), channels last, at least two dimensions");
+    }
+    op.AddOutput(x);
+    AddNormParameters(op, x[-1]);
+    op.AddParameter("running_mean", Shape{x[-1]}, Initializer::kZeros).trained = 0;
+    op.AddParameter("running_var", Shape{x[-1]}, Initializer::kOnes).trained = 0;
+    op.signature->uses_replicas = sync ? 1 : 0;
+    return op.Gradients(0b111, 0b11);
   }
-  op.AddOutput(x);
-  AddNormParameters(op, x[-1]);
-  op.AddParameter("running_mean", Shape{x[-1]}, Initializer::kZeros).trained = 0;
-  op.AddParameter("running_var", Shape{x[-1]}, Initializer::kOnes).trained = 0;
-  op.signature->uses_replicas = sync ? 1 : 0;
-  return op.Gradients(0b111, 0b11);
-}
+};
 
 // Of conv2d and of conv_transpose2d, whose padding is cut off its output.
 struct ConvAttributes {
@@ -213,18 +223,26 @@ inline Status InferResize(const Inference& op, const ResizeAttributes& given) no
 
 // x (B, ..., C) -> the same; each sample has a mean and a variance for each group of channels. As
 // many groups as channels make instance norm.
-inline Status InferGroupNorm(const Inference& op, int64_t groups) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
-  const Shape& x = op.inputs[0].shape;
-  if (x[-1] % groups != 0) {
-    return Status::Error(StatusCode::kConfig, "%s: %lld groups do not divide %lld channels",
-                         op.name, static_cast<long long>(groups), static_cast<long long>(x[-1]));
+struct GroupNormRule {
+  int64_t groups;
+  double epsilon;
+
+  explicit GroupNormRule(const Options& attributes) noexcept
+      : groups(attributes.Int("groups")), epsilon(attributes.Float("epsilon")) {}
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+    const Shape& x = op.inputs[0].shape;
+    if (x[-1] % groups != 0) {
+      return Status::Error(StatusCode::kConfig, "%s: %lld groups do not divide %lld channels",
+                           op.name, static_cast<long long>(groups), static_cast<long long>(x[-1]));
+    }
+    op.AddOutput(x);
+    AddNormParameters(op, x[-1]);
+    return op.Gradients(0b111, 0b11);
   }
-  op.AddOutput(x);
-  AddNormParameters(op, x[-1]);
-  return op.Gradients(0b111, 0b11);
-}
+};
 
 // x (B, H, W, C) -> (B, C, H, W); with one channel a view.
 inline Status InferToChannelsFirst(const Inference& op) noexcept {

@@ -4,7 +4,6 @@
 #include <span>
 #include <type_traits>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"

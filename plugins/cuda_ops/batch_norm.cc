@@ -24,19 +24,15 @@ namespace {
 
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
-class BatchNormOp final : public CudaOp {
+class BatchNormOp final : public kit::ShapedOp<CudaOp, kit::BatchNormRule> {
  public:
-  BatchNormOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context),
-        momentum_(attributes.Float("momentum")),
-        epsilon_(attributes.Float("epsilon")),
-        sync_(attributes.Bool("sync")) {}
+  using ShapedOp::ShapedOp;
   ~BatchNormOp() { device().Free(gathered_); }
   BatchNormOp(const BatchNormOp&) = delete;
   BatchNormOp& operator=(const BatchNormOp&) = delete;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     channels_ = inputs[kX].shape[-1];
     const auto moments_bytes = channels_ * static_cast<int64_t>(sizeof(Moments));
     parts_ = BatchNormParts(inputs[kX].shape.Count(0, -1), channels_);
@@ -46,7 +42,6 @@ class BatchNormOp final : public CudaOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&]<typename T>(T) { return ForwardOf<T>(call, stream); });
   }
@@ -69,7 +64,7 @@ class BatchNormOp final : public CudaOp {
   Status Prepare(const OpCall& call, SumsOf<Sums>* sums) noexcept {
     auto* const parts = static_cast<Sums*>(call.workspace);
     *sums = {parts, parts + parts_ * channels_, parts + parts_ * channels_};
-    if (!sync_ || call.replicas == nullptr) return {};
+    if (!given_.sync || call.replicas == nullptr) return {};
     sums->rank = call.replicas->rank();
     sums->ranks = call.replicas->size();
     if (gathered_ == nullptr) {
@@ -96,12 +91,9 @@ class BatchNormOp final : public CudaOp {
   }
 
   BatchNormParameters Parameters(const OpCall& call) const noexcept {
-    return {call.inputs[kWeight].f32(),
-            call.inputs[kBias].f32(),
-            call.inputs[kRunningMean].f32(),
-            call.inputs[kRunningVar].f32(),
-            momentum_,
-            epsilon_};
+    return {
+        call.inputs[kWeight].f32(),     call.inputs[kBias].f32(), call.inputs[kRunningMean].f32(),
+        call.inputs[kRunningVar].f32(), given_.momentum,          given_.epsilon};
   }
 
   template <typename T>
@@ -153,8 +145,6 @@ class BatchNormOp final : public CudaOp {
 
   static int64_t Rows(const OpCall& call) noexcept { return call.inputs[kX].shape.Count(0, -1); }
 
-  const double momentum_, epsilon_;
-  const bool sync_;
   int64_t channels_ = 0;
   int64_t parts_ = 0;         // of a full batch
   void* gathered_ = nullptr;  // of all ranks

@@ -128,6 +128,7 @@ Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
   return PassGradient(source, call.input_grads[i], Accumulates(call, input), stream);
 }
 
+const OpFactory kMakeAccumulate = kit::NewOp<BroadcastOp<kSum>>;
 const OpFactory kMakeAdd = kit::NewOp<BroadcastOp<kSum>>;
 const OpFactory kMakeSubtract = kit::NewOp<BroadcastOp<kDifference>>;
 const OpFactory kMakeMultiply = kit::NewOp<BroadcastOp<kProduct>>;
