@@ -1,10 +1,8 @@
-"""The models of bench/training/step_beside_pytorch.sh in PyTorch: each with its loss and a batch of random data."""
+"""The models of ddp_step.py: each with its loss and a batch of random data."""
 
 import torch
 from torch import nn
 from torch.nn import functional
-
-from ddp_gpt import Gpt
 
 
 class Mlp(nn.Module):
@@ -64,6 +62,49 @@ class ResNet18(nn.Module):
 
     def forward(self, images, labels):
         return functional.cross_entropy(self.layers(images), labels)
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.fc = nn.Linear(width, 4 * width)
+        self.out = nn.Linear(4 * width, width)
+
+    def attention(self, x, mask):
+        samples, length, width = x.shape
+        split = (samples, length, self.heads, width // self.heads)
+        q, k, v = (part.view(split).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
+        scores = q @ k.transpose(2, 3) / (width // self.heads) ** 0.5
+        weights = scores.masked_fill(mask, float("-inf")).softmax(dim=3)
+        return self.proj((weights @ v).transpose(1, 2).reshape(samples, length, width))
+
+    def forward(self, x, mask):
+        x = x + self.attention(self.norm1(x), mask)
+        return x + self.out(functional.gelu(self.fc(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, context, layers, width, heads):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.mask = torch.ones(context, context, dtype=torch.bool).triu(1)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, self.mask)
+        logits = functional.linear(self.norm(x), self.tokens.weight)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def images(batch, shape):
