@@ -5,28 +5,25 @@ from torch import nn
 from torch.nn import functional
 
 
-class Mlp(nn.Module):
-    def __init__(self):
+class Classifier(nn.Module):
+    def __init__(self, layers):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
-        )
+        self.layers = layers
 
     def forward(self, images, labels):
         return functional.cross_entropy(self.layers(images), labels)
 
 
-class Cnn(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 14 * 14, 10),
-        )
+def mlp():
+    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
-    def forward(self, images, labels):
-        return functional.cross_entropy(self.layers(images), labels)
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 14 * 14, 10),
+    )
 
 
 class ResidualBlock(nn.Module):
@@ -47,21 +44,15 @@ class ResidualBlock(nn.Module):
         return functional.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
 
 
-class ResNet18(nn.Module):
+def resnet18():
     """With the stem for ImageNet: 7x7 with stride 2, then max pooling."""
-
-    def __init__(self):
-        super().__init__()
-        layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
-        width = 64
-        for stage, outputs in enumerate([64, 128, 256, 512]):
-            for block in range(2):
-                layers.append(ResidualBlock(width, outputs, 2 if stage > 0 and block == 0 else 1))
-                width = outputs
-        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
-    def forward(self, images, labels):
-        return functional.cross_entropy(self.layers(images), labels)
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
+    width = 64
+    for stage, outputs in enumerate([64, 128, 256, 512]):
+        for block in range(2):
+            layers.append(ResidualBlock(width, outputs, 2 if stage > 0 and block == 0 else 1))
+            width = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 class Block(nn.Module):
@@ -121,18 +112,17 @@ def make(name, channels_last):
     sgd = (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9})
     adamw = (torch.optim.AdamW, {"lr": 1e-4})
     if name == "mlp":
-        return Mlp(), lambda: images(64, (784,)), sgd
+        return Classifier(mlp()), lambda: images(64, (784,)), sgd
     if name in ("cnn", "resnet18"):
-        model = Cnn() if name == "cnn" else ResNet18()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        model = Classifier(cnn() if name == "cnn" else resnet18())
         shape = (64, (1, 28, 28)) if name == "cnn" else (16, (3, 32, 32))
-        if not channels_last:
-            return model, lambda: images(*shape), sgd
 
         def batch():
             x, y = images(*shape)
-            return x.to(memory_format=torch.channels_last), y
+            return x.to(memory_format=layout), y
 
-        return model.to(memory_format=torch.channels_last), batch, sgd
+        return model.to(memory_format=layout), batch, sgd
     if name == "gpt":
         return Gpt(256, 128, 4, 256, 4), lambda: tokens(8, 128, 256), adamw
     if name == "gpt2_124m":

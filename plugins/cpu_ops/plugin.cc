@@ -9,7 +9,6 @@
 
 #include "cpu_device.h"
 #include "cpu_op.h"
-#include "kit/array_op_attributes.h"
 #include "kit/create.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
@@ -19,11 +18,11 @@ namespace {
 
 constexpr kit::OpEntry<OpContext> kOps[] = {ENGINE_KIT_EACH_OP(ENGINE_KIT_OP_ENTRY)};
 
-constexpr auto kOptions = kit::WithOpAttributes(
+constexpr auto kOptions = kit::Joined(
     std::array{kit::IntOption("threads", "0", 0, 256,
                               "threads of one op; 0: the processors that this process may use, "
                               "divided among the ranks of the host")},
-    kit::kArrayOpAttributes);
+    kit::kOpAttributes);
 
 class CpuOpLibrary final : public OpLibraryBase {
  public:

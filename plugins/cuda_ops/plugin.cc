@@ -12,7 +12,6 @@
 #include "cuda_op.h"
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
-#include "kit/array_op_attributes.h"
 #include "kit/create.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
@@ -42,16 +41,18 @@ constexpr std::array kOwnOptions = {
                     "only if not deterministic"),
     kit::BoolOption("deterministic", "true",
                     "whether a run repeats to the bit; false: cuDNN may add up gradients of "
-                    "attention in any order"),
-    kit::Attribute("mlp", kit::IntOption("units", "", 1, kit::kMaxExtent,
-                                         "size of the last dimension between the two layers")),
-    kit::Attribute("mlp", kit::FloatOption("init_scale", "0.02", 1e-12, 1,
-                                           "standard deviation of the initial weights of fc")),
-    kit::Attribute("mlp", kit::FloatOption("proj_init_scale", "0.02", 1e-12, 1,
-                                           "standard deviation of the initial weights of proj")),
-    kit::Attribute("add_layer_norm", kit::kEpsilon)};
+                    "attention in any order")};
 
-constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions, kit::kArrayOpAttributes);
+constexpr auto kOptions = kit::Joined(
+    kOwnOptions,
+    kit::AttributesOf("mlp",
+                      kit::IntOption("units", "", 1, kit::kMaxExtent,
+                                     "size of the last dimension between the two layers"),
+                      kit::FloatOption("init_scale", "0.02", 1e-12, 1,
+                                       "standard deviation of the initial weights of fc"),
+                      kit::FloatOption("proj_init_scale", "0.02", 1e-12, 1,
+                                       "standard deviation of the initial weights of proj")),
+    kit::AttributesOf("add_layer_norm", kit::kEpsilon), kit::kOpAttributes);
 
 class CudaOpLibrary final : public OpLibraryBase {
  public:
