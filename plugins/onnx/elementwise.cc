@@ -1,6 +1,5 @@
 // Functions of elements: y lies where x lies.
 #include <cmath>
-#include <limits>
 #include <map>
 #include <span>
 #include <string>

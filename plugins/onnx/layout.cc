@@ -159,9 +159,7 @@ bool Align(std::span<Layout* const> tensors, int skipped, std::vector<std::vecto
       if (dim < 0 || tensor.dims[dim].empty()) continue;
       if (!Cut(cuts, dim, &tensor)) return false;
       const std::vector<int>& axes = tensor.dims[dim];
-      if (columns.empty()) {
-        columns.assign(axes.size(), {std::vector<int>(tensors.size(), kAbsent)});
-      }
+      if (columns.empty()) columns.assign(axes.size(), {std::vector<int>(tensors.size(), kAbsent)});
       if (columns.size() != axes.size()) return false;
       for (size_t j = 0; j < axes.size(); ++j) {
         const int64_t extent = tensor.Extent(axes[j]);

@@ -2,7 +2,7 @@
 
 #include <cmath>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "norms.h"
 #include "products.h"
