@@ -7,7 +7,6 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <string_view>
 
 #include "engine/op.h"
 #include "engine/options.h"

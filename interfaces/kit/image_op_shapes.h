@@ -11,6 +11,23 @@
 namespace engine::kit {
 
 // x (B, ..., C) -> the same; running_mean and running_var (C) are buffers.
+//
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
+// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
+//
+// While training, mean and variance are those of the batch, and
+//   running_mean = (1 - momentum) running_mean + momentum mean
+//   running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)
+// as in PyTorch; in evaluation they are the running ones. A batch of one value per channel, which
+// PyTorch refuses, has variance 0: its y is the bias, and running_var stays as it was. A batch of
+// none changes nothing.
+//
+// With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
+// without samples takes part.
+//
+// Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
+//   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
+// The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 struct BatchNormRule {
   double momentum, epsilon;
   bool sync;
@@ -221,8 +238,12 @@ inline Status InferResize(const Inference& op, const ResizeAttributes& given) no
   return op.Gradients(1, 0);
 }
 
-// x (B, ..., C) -> the same; each sample has a mean and a variance for each group of channels. As
-// many groups as channels make instance norm.
+// x (B, ..., C) -> the same, weight and bias (C): y = (x - mean) / sqrt(variance + epsilon) * weight
+// + bias, with mean and variance of each group of channels of each sample (Wu and He,
+// arXiv:1803.08494). As many groups as channels make instance norm.
+//
+// Backward, with n = (x - mean) / deviation, g = dy weight, and means over the group:
+//   dx = (g - mean(g) - n * mean(g n)) / deviation
 struct GroupNormRule {
   int64_t groups;
   double epsilon;

@@ -43,7 +43,7 @@ constexpr OptionSpec kAuxiliary = BoolOption(
     "auxiliary", "false", "true: one loss more beside another, whose targets are those that count");
 constexpr OptionSpec kEpsilon = FloatOption("epsilon", "1e-5", 1e-12, 1, "added to the variance");
 
-// Of ops on arrays. Axes count from 0, which is that of samples, or from -1, the last one, backwards.
+// Axes count from 0, which is that of samples, or from -1, the last one, backwards.
 constexpr OptionSpec AxisOption(OptionDefault value, OptionDoc doc) noexcept {
   return IntOption("axis", value, -6, 5, doc);
 }

@@ -12,8 +12,8 @@
 #include "engine/plugin.h"
 #include "engine/status.h"
 
-// The ops of op_attributes.h and those without attributes, as op(name, Name). "accumulate" is what the
-// core adds gradients with.
+// The ops of op_attributes.h and those without attributes, as op(name, Name). "accumulate" is what
+// the core adds gradients with.
 #define ENGINE_KIT_EACH_OP(op)                                                                     \
   op(linear, Linear) op(tied_linear, TiedLinear) op(layer_norm, LayerNorm) op(rms_norm, RmsNorm)   \
       op(batch_norm, BatchNorm) op(group_norm, GroupNorm) op(dropout, Dropout) op(                 \

@@ -282,7 +282,9 @@ inline Status InferFlatten(const Inference& op) noexcept {
   return op.Passes(op.IsActivation(0));
 }
 
-// x (B, ...) -> the same; a rate of 0 makes a view.
+// x (B, ...) -> the same: while it trains, y = x / (1 - rate) for the elements that are kept, each
+// with probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation
+// y = x. A rate of 0 makes a view.
 struct DropoutRule {
   double rate;
   bool batched = false;  // whether x has samples

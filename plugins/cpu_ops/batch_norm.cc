@@ -1,25 +1,9 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
-// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
-//
-// While training, mean and variance are those of the batch, and
-//   running_mean = (1 - momentum) running_mean + momentum mean
-//   running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)
-// as in PyTorch; in evaluation they are the running ones. A batch of one value per channel, which
-// PyTorch refuses, has variance 0: its y is the bias, and running_var stays as it was. A batch of
-// none changes nothing.
-//
-// With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
-// without samples takes part.
-//
-// Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
-//   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
-// The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
+// batch_norm as kit/image_op_shapes.h has it.
 //
 // Saved for backward: {number of values per channel, float[C] mean (high), mean (low),
 // 1/deviation}.
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"

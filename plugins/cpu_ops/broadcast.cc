@@ -1,7 +1,6 @@
 // Functions of two inputs and where, with broadcasting. The gradient of an input that is repeated is
 // a sum over the elements that it is repeated for.
 #include <cmath>
-#include <span>
 #include <type_traits>
 
 #include "cpu_op.h"

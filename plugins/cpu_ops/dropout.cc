@@ -1,6 +1,4 @@
-// dropout: while it trains, y = x / (1 - rate) for the elements that are kept, each with
-// probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation y =
-// x.
+// dropout as kit/op_shapes.h has it.
 //
 // Whether an element is kept is a function of (seed, step, node) and of its position in the batch
 // of all ranks, first_sample * elements of a sample + position in the call: so the mask is the same
@@ -19,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "cpu_op.h"
 #include "parallel.h"

@@ -1,6 +1,5 @@
 // y[b, ..., t] = weight[token[b, ..., t]] (+ positions[t]).
 #include <cstring>
-#include <span>
 #include <string_view>
 
 #include "cpu_op.h"

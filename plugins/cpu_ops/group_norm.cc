@@ -1,14 +1,9 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each group of
-// channels of each sample (Wu and He, arXiv:1803.08494): x (B, ..., C), weight and bias (C).
-//
-// Backward, with n = (x - mean) / deviation, g = dy weight, and means over the group:
-//   dx = (g - mean(g) - n * mean(g n)) / deviation
+// group_norm as kit/image_op_shapes.h has it.
 //
 // Saved for backward, of each group of each sample: mean (high), mean (low), 1/deviation.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"

@@ -2,7 +2,6 @@
 // same strides; where an element of x is in y several times, it is a sum.
 #include <algorithm>
 #include <cstring>
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/array_move_shapes.h"

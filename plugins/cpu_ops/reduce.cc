@@ -1,6 +1,5 @@
 // reduce_sum, reduce_mean, reduce_max over any axes.
 #include <cstdint>
-#include <span>
 #include <utility>
 
 #include "cpu_op.h"

@@ -1,6 +1,5 @@
 // Pairs of columns turned by an angle of their position (Su et al., arXiv:2104.09864):
 //   y_i = x_i cos_i - x_j sin_i,  y_j = x_j cos_j + x_i sin_j.
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"

@@ -2,7 +2,6 @@
 // v (B, H, S, E) and, maybe, a mask. Saved for backward: log-sum-exp of each row of scores,
 // (B, H, T).
 #include <algorithm>
-#include <span>
 
 #include "attention_kernel.h"
 #include "cpu_op.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"

@@ -2,7 +2,6 @@
 // maximum, minimum, power; where(condition, a, b); prelu(x, weight). What is repeated gets the sum of
 // the gradients of its repetitions. accumulate: add of equal shapes.
 #include <string_view>
-#include <utility>
 
 #include "cuda_op.h"
 #include "kernels/elementwise.h"

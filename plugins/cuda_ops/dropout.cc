@@ -1,7 +1,5 @@
-// dropout: while it trains, y = x / (1 - rate) for the elements that are kept, each with
-// probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation y =
-// x. The masks are those of kernels/dropout.h, so Backward computes them again. The first dimension
-// of the input is the samples.
+// dropout as kit/op_shapes.h has it. The masks are those of kernels/dropout.h, so Backward computes
+// them again.
 #include "kernels/dropout.h"
 
 #include <algorithm>

@@ -1,6 +1,4 @@
-// group_norm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of
-// each sample and group of channels (Wu and He, arXiv:1803.08494); as many groups as channels make
-// instance norm. Saved for backward: mean and 1 / deviation of each.
+// group_norm as kit/image_op_shapes.h has it. Saved for backward: mean and 1 / deviation of each.
 #include "kernels/group_norm.h"
 
 #include "cuda_op.h"
