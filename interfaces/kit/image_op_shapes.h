@@ -24,10 +24,6 @@ namespace engine::kit {
 //
 // With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
 // without samples takes part.
-//
-// Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
-//   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
-// The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 struct BatchNormRule {
   double momentum, epsilon;
   bool sync;
@@ -241,9 +237,6 @@ inline Status InferResize(const Inference& op, const ResizeAttributes& given) no
 // x (B, ..., C) -> the same, weight and bias (C): y = (x - mean) / sqrt(variance + epsilon) * weight
 // + bias, with mean and variance of each group of channels of each sample (Wu and He,
 // arXiv:1803.08494). As many groups as channels make instance norm.
-//
-// Backward, with n = (x - mean) / deviation, g = dy weight, and means over the group:
-//   dx = (g - mean(g) - n * mean(g n)) / deviation
 struct GroupNormRule {
   int64_t groups;
   double epsilon;

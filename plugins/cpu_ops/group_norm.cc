@@ -1,5 +1,8 @@
 // group_norm as kit/image_op_shapes.h has it.
 //
+// Backward, with n = (x - mean) / deviation, g = dy weight, and means over the group:
+//   dx = (g - mean(g) - n * mean(g n)) / deviation
+//
 // Saved for backward, of each group of each sample: mean (high), mean (low), 1/deviation.
 #include <cmath>
 #include <cstddef>

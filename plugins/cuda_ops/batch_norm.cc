@@ -1,4 +1,8 @@
 // batch_norm as kit/image_op_shapes.h has it.
+//
+// Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
+//   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
+// The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 #include "kernels/batch_norm.h"
 
 #include "cuda_op.h"
