@@ -69,9 +69,7 @@ Status LinkedHosts::NameHost(int index) const {
   char own[256] = {};
   gethostname(own, sizeof own - 1);
   std::string lines = "127.0.0.1 localhost\n" + AddressOf(index) + " " + own + "\n";
-  for (int i = 0; i < hosts(); ++i) {
-    lines += AddressOf(i) + " host" + std::to_string(i) + "\n";
-  }
+  for (int i = 0; i < hosts(); ++i) lines += AddressOf(i) + " host" + std::to_string(i) + "\n";
   return namespaces_->SetHostNames(static_cast<size_t>(index) + 1, lines);
 }
 

@@ -3,7 +3,7 @@
 
 Prints one line of JSON: seconds of each step (of the slowest rank) and the peak memory of rank 0 in bytes.
 Rank and size come from the variables of torchrun; a rank is pinned to the core of its number.
-bench/training/step_beside_pytorch.sh runs it at its best settings.
+bench/training/step_beside_pytorch.sh and bench/peers/gpt_on_a_link.sh run it at its best settings.
 
     RANK=0 WORLD_SIZE=1 /usr/bin/python3 ddp_step.py --model cnn --steps 30
 """

@@ -94,9 +94,7 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
   } else {
     arguments.insert(arguments.end(), {"--launcher", "none", "-n", std::to_string(request.ranks)});
   }
-  if (servers > 0) {
-    arguments.insert(arguments.end(), {"--servers", std::to_string(servers)});
-  }
+  if (servers > 0) arguments.insert(arguments.end(), {"--servers", std::to_string(servers)});
   AddPluginFolders(request, side, &arguments);
   if (!side.plugins.empty()) {
     arguments.insert(arguments.end(), {"--plugins", plugins::Join(side.plugins, ",")});

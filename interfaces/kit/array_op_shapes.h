@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "engine/op.h"
 #include "engine/options.h"
@@ -152,13 +153,20 @@ inline Status InferPrelu(const Inference& op) noexcept {
 // ---- Norms and products
 
 // y sums to 1 along the axis, or its exponentials do.
-inline Status InferSoftmax(const Inference& op, int64_t given, int32_t* axis) noexcept {
-  ENGINE_RETURN_IF_ERROR(CheckActivation(op));
-  ENGINE_RETURN_IF_ERROR(ResolveAxis(op, given, axis));
-  op.AddOutput(op.inputs[0].shape);
-  op.signature->in_place_of = 0;
-  return op.Gradients(1, 0, 1);
-}
+struct SoftmaxRule {
+  int64_t given;
+  int32_t axis = 0;
+
+  explicit SoftmaxRule(const Options& attributes) noexcept : given(attributes.Int("axis")) {}
+
+  Status Infer(const Inference& op) noexcept {
+    ENGINE_RETURN_IF_ERROR(CheckActivation(op));
+    ENGINE_RETURN_IF_ERROR(ResolveAxis(op, given, &axis));
+    op.AddOutput(op.inputs[0].shape);
+    op.signature->in_place_of = 0;
+    return op.Gradients(1, 0, 1);
+  }
+};
 
 // y = x / sqrt(mean(x^2) + epsilon) weight, over the last dimension.
 inline Status InferRmsNorm(const Inference& op) noexcept {
@@ -169,13 +177,20 @@ inline Status InferRmsNorm(const Inference& op) noexcept {
   return op.Gradients(0b11, 0b11);
 }
 
+// `x` without its last two dimensions.
+inline TensorSpec LeadingOf(TensorSpec x) noexcept {
+  for (int i = 0; i < 2; ++i) x.shape.dims[--x.shape.ndim] = 0;
+  if (x.shape.ndim == 0) x.batched = 0;
+  return x;
+}
+
 // y (..., M, N) = scale a (..., M, K) b (..., K, N), where dimensions before these broadcast. The
 // rows of a (B, K) are samples; then b is (K, N).
-struct MatmulAttributes {
+struct MatmulRule {
   bool transpose_a, transpose_b;  // whether a is (..., K, M), whether b is (..., N, K)
   float scale;
 
-  explicit MatmulAttributes(const Options& attributes) noexcept
+  explicit MatmulRule(const Options& attributes) noexcept
       : transpose_a(attributes.Bool("transpose_a")),
         transpose_b(attributes.Bool("transpose_b")),
         scale(static_cast<float>(attributes.Float("scale"))) {}
@@ -184,135 +199,137 @@ struct MatmulAttributes {
   int64_t K(const Shape& a) const noexcept { return a[transpose_a ? -2 : -1]; }
   int64_t N(const Shape& b) const noexcept { return b[transpose_b ? -2 : -1]; }
   int64_t RowsOfB(const Shape& b) const noexcept { return b[transpose_b ? -1 : -2]; }
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(2));
+    for (size_t i = 0; i < 2; ++i) {
+      if (op.IsActivation(i) && op.inputs[i].shape.ndim >= 2) continue;
+      return op.ActivationError(i, ", at least two dimensions");
+    }
+    const TensorSpec &a = op.inputs[0], &b = op.inputs[1];
+    const bool rows_are_samples = a.batched != 0 && a.shape.ndim == 2;
+    TensorSpec y = LeadingOf(a);
+    const bool fits =
+        K(a.shape) >= 1 && K(a.shape) == RowsOfB(b.shape) && Broadcast(LeadingOf(b), &y);
+    const bool samples_fit =
+        (b.batched == 0 || b.shape.ndim > 2) &&
+        (!rows_are_samples || (!transpose_a && b.batched == 0 && b.shape.ndim == 2));
+    if (!fits || !samples_fit) {
+      return Status::Error(
+          StatusCode::kConfig,
+          "%s: %s%s and %s%s have no product; the columns of the first must be the "
+          "rows of the second, dimensions before these must broadcast, and samples "
+          "be rows of the first or dimension 0 of three or more",
+          op.name, SpecText(a).text, transpose_a ? " transposed" : "", SpecText(b).text,
+          transpose_b ? " transposed" : "");
+    }
+    y.shape.dims[y.shape.ndim++] = M(a.shape);
+    y.shape.dims[y.shape.ndim++] = N(b.shape);
+    AddOutput(op.signature, y.shape, a.batched | b.batched, op.activation);
+    return op.Gradients(0b11, 0b11);
+  }
 };
-
-// `x` without its last two dimensions.
-inline TensorSpec LeadingOf(TensorSpec x) noexcept {
-  for (int i = 0; i < 2; ++i) x.shape.dims[--x.shape.ndim] = 0;
-  if (x.shape.ndim == 0) x.batched = 0;
-  return x;
-}
-
-inline Status InferMatmul(const Inference& op, const MatmulAttributes& given) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(2));
-  for (size_t i = 0; i < 2; ++i) {
-    if (op.IsActivation(i) && op.inputs[i].shape.ndim >= 2) continue;
-    return op.ActivationError(i, ", at least two dimensions");
-  }
-  const TensorSpec &a = op.inputs[0], &b = op.inputs[1];
-  const bool rows_are_samples = a.batched != 0 && a.shape.ndim == 2;
-  TensorSpec y = LeadingOf(a);
-  const bool fits = given.K(a.shape) >= 1 && given.K(a.shape) == given.RowsOfB(b.shape) &&
-                    Broadcast(LeadingOf(b), &y);
-  const bool samples_fit =
-      (b.batched == 0 || b.shape.ndim > 2) &&
-      (!rows_are_samples || (!given.transpose_a && b.batched == 0 && b.shape.ndim == 2));
-  if (!fits || !samples_fit) {
-    return Status::Error(StatusCode::kConfig,
-                         "%s: %s%s and %s%s have no product; the columns of the first must be the "
-                         "rows of the second, dimensions before these must broadcast, and samples "
-                         "be rows of the first or dimension 0 of three or more",
-                         op.name, SpecText(a).text, given.transpose_a ? " transposed" : "",
-                         SpecText(b).text, given.transpose_b ? " transposed" : "");
-  }
-  y.shape.dims[y.shape.ndim++] = given.M(a.shape);
-  y.shape.dims[y.shape.ndim++] = given.N(b.shape);
-  AddOutput(op.signature, y.shape, a.batched | b.batched, op.activation);
-  return op.Gradients(0b11, 0b11);
-}
 
 // y (B, H, T, E) = softmax(scale q k^T + mask) v with q (B, H, T, D), k (B, H, S, D),
 // v (B, H, S, E) and a mask that broadcasts to (B, H, T, S). The mask gets no gradient.
-struct SdpaAttributes {
+struct SdpaRule {
   bool causal;  // query i sees keys 0 to i alone, also where S is not T
   float scale;
 
-  explicit SdpaAttributes(const Options& attributes) noexcept
+  explicit SdpaRule(const Options& attributes) noexcept
       : causal(attributes.Bool("causal")), scale(static_cast<float>(attributes.Float("scale"))) {}
   float Scale(const Shape& q) const noexcept {
     return scale > 0 ? scale : 1.0f / std::sqrt(static_cast<float>(q[-1]));
   }
-};
 
-inline Status InferSdpa(const Inference& op) noexcept {
-  const bool masked = op.inputs.size() > 3;
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(masked ? 4 : 3));
-  const TensorSpec& q = op.inputs[0];
-  if (!op.IsActivation(0) || q.shape.ndim != 4 || q.shape.Count(1) < 1) {
-    return op.ActivationError(0, " (B, H, T, D): batch, heads, queries, size of a head");
-  }
-  for (const size_t i : {1, 2}) {
-    const TensorSpec& x = op.inputs[i];
-    if (op.IsActivation(i) && x.batched == q.batched && x.shape.ndim == 4 && x.shape[2] >= 1 &&
-        x.shape[0] == q.shape[0] && x.shape[1] == q.shape[1] &&
-        (i == 1 ? x.shape[3] == q.shape[3] : x.shape[2] == op.inputs[1].shape[2])) {
-      continue;
+  Status Infer(const Inference& op) const noexcept {
+    const bool masked = op.inputs.size() > 3;
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(masked ? 4 : 3));
+    const TensorSpec& q = op.inputs[0];
+    if (!op.IsActivation(0) || q.shape.ndim != 4 || q.shape.Count(1) < 1) {
+      return op.ActivationError(0, " (B, H, T, D): batch, heads, queries, size of a head");
     }
-    return op.ActivationError(i, i == 1 ? " (B, H, S, D), with the B, H and D of input 0"
-                                        : " (B, H, S, E), with the B, H and S of input 1");
+    for (const size_t i : {1, 2}) {
+      const TensorSpec& x = op.inputs[i];
+      if (op.IsActivation(i) && x.batched == q.batched && x.shape.ndim == 4 && x.shape[2] >= 1 &&
+          x.shape[0] == q.shape[0] && x.shape[1] == q.shape[1] &&
+          (i == 1 ? x.shape[3] == q.shape[3] : x.shape[2] == op.inputs[1].shape[2])) {
+        continue;
+      }
+      return op.ActivationError(i, i == 1 ? " (B, H, S, D), with the B, H and D of input 0"
+                                          : " (B, H, S, E), with the B, H and S of input 1");
+    }
+    const int64_t keys = op.inputs[1].shape[2];
+    TensorSpec scores = {Shape{q.shape[0], q.shape[1], q.shape[2], keys}, q.dtype, q.batched};
+    const Shape whole = scores.shape;
+    if (masked && !(op.IsActivation(3) && Broadcast(op.inputs[3], &scores) &&
+                    scores.shape == whole && scores.batched == q.batched)) {
+      return op.ActivationError(3, " that broadcasts to the scores (B, H, T, S)");
+    }
+    op.AddOutput(Shape{q.shape[0], q.shape[1], q.shape[2], op.inputs[2].shape[3]});
+    return op.Gradients(0b111, masked ? 0b1111 : 0b111);
   }
-  const int64_t keys = op.inputs[1].shape[2];
-  TensorSpec scores = {Shape{q.shape[0], q.shape[1], q.shape[2], keys}, q.dtype, q.batched};
-  const Shape whole = scores.shape;
-  if (masked && !(op.IsActivation(3) && Broadcast(op.inputs[3], &scores) && scores.shape == whole &&
-                  scores.batched == q.batched)) {
-    return op.ActivationError(3, " that broadcasts to the scores (B, H, T, S)");
-  }
-  op.AddOutput(Shape{q.shape[0], q.shape[1], q.shape[2], op.inputs[2].shape[3]});
-  return op.Gradients(0b111, masked ? 0b1111 : 0b111);
-}
+};
 
 // Each pair (a, b) of columns of x (..., T, D), at positions i and j, becomes
 // (a cos_i - b sin_i, b cos_j + a sin_j), with cos and sin (T, D): Su et al., arXiv:2104.09864.
-inline Status InferRotaryEmbedding(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(3));
-  const TensorSpec& x = op.inputs[0];
-  if (!op.IsActivation(0) || x.shape.ndim < 2 + FirstAxis(x) || x.shape[-1] % 2 != 0) {
-    return op.ActivationError(0,
-                              " (..., T, D) with an even D, behind the samples if there are any");
-  }
-  for (const size_t i : {1, 2}) {
-    const TensorSpec& table = op.inputs[i];
-    if (op.IsActivation(i) && table.batched == 0 &&
-        table.shape == Shape{x.shape[-2], x.shape[-1]}) {
-      continue;
+struct RotaryRule {
+  bool interleaved;
+
+  explicit RotaryRule(const Options& attributes) noexcept
+      : interleaved(attributes.Bool("interleaved")) {}
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(3));
+    const TensorSpec& x = op.inputs[0];
+    if (!op.IsActivation(0) || x.shape.ndim < 2 + FirstAxis(x) || x.shape[-1] % 2 != 0) {
+      return op.ActivationError(0,
+                                " (..., T, D) with an even D, behind the samples if there are any");
     }
-    return op.ActivationError(i, " (T, D) without a batch, with the T and D of input 0");
+    for (const size_t i : {1, 2}) {
+      const TensorSpec& table = op.inputs[i];
+      if (op.IsActivation(i) && table.batched == 0 &&
+          table.shape == Shape{x.shape[-2], x.shape[-1]}) {
+        continue;
+      }
+      return op.ActivationError(i, " (T, D) without a batch, with the T and D of input 0");
+    }
+    op.AddOutput(x.shape);
+    op.signature->in_place_of = 0;
+    return op.Gradients(1, 0b110);
   }
-  op.AddOutput(x.shape);
-  op.signature->in_place_of = 0;
-  return op.Gradients(1, 0b110);
-}
-
-// The axes of x that are reduced, bit i for axis i. `keep`: they stay, with an extent of 1.
-struct ReduceAttributes {
-  DimList axes;
-  bool keep;
-
-  explicit ReduceAttributes(const Options& attributes) noexcept
-      : axes(attributes.Ints("axes")), keep(attributes.Bool("keep")) {}
 };
 
-inline Status InferReduce(const Inference& op, const ReduceAttributes& given, bool reads,
-                          uint32_t* axes) noexcept {
-  ENGINE_RETURN_IF_ERROR(CheckActivation(op));
-  const Shape& x = op.inputs[0].shape;
-  *axes = 0;
-  if (given.axes.count > size_t{kMaxDims}) return AxisError(op, kMaxDims);
-  for (size_t i = 0; i < given.axes.count; ++i) {
-    int32_t axis = 0;
-    ENGINE_RETURN_IF_ERROR(ResolveAxis(op, given.axes.values[i], &axis));
-    *axes |= 1u << axis;
+// The axes of x that are reduced, bit i for axis i. `keep`: they stay, with an extent of 1.
+struct ReduceRule {
+  DimList given;
+  bool keep;
+  uint32_t axes = 0;
+
+  explicit ReduceRule(const Options& attributes) noexcept
+      : given(attributes.Ints("axes")), keep(attributes.Bool("keep")) {}
+
+  Status Infer(const Inference& op) noexcept {
+    ENGINE_RETURN_IF_ERROR(CheckActivation(op));
+    const Shape& x = op.inputs[0].shape;
+    axes = 0;
+    if (given.count > size_t{kMaxDims}) return AxisError(op, kMaxDims);
+    for (size_t i = 0; i < given.count; ++i) {
+      int32_t axis = 0;
+      ENGINE_RETURN_IF_ERROR(ResolveAxis(op, given.values[i], &axis));
+      axes |= 1u << axis;
+    }
+    if (given.count == 0) axes = (1u << x.ndim) - (1u << FirstAxis(op.inputs[0]));
+    Shape y;
+    for (int32_t i = 0; i < x.ndim; ++i) {
+      const bool reduced = (axes >> i & 1) != 0;
+      if (reduced && x[i] < 1) return op.ActivationError(0, " with elements to reduce");
+      if (!reduced || keep) y.dims[y.ndim++] = reduced ? 1 : x[i];
+    }
+    op.AddOutput(y);
+    const uint32_t reads = std::string_view(op.name) == "reduce_max" ? 1 : 0;
+    return op.Gradients(1, reads, reads);
   }
-  if (given.axes.count == 0) *axes = (1u << x.ndim) - (1u << FirstAxis(op.inputs[0]));
-  Shape y;
-  for (int32_t i = 0; i < x.ndim; ++i) {
-    const bool reduced = (*axes >> i & 1) != 0;
-    if (reduced && x[i] < 1) return op.ActivationError(0, " with elements to reduce");
-    if (!reduced || given.keep) y.dims[y.ndim++] = reduced ? 1 : x[i];
-  }
-  op.AddOutput(y);
-  return op.Gradients(1, reads ? 1 : 0, reads ? 1 : 0);
-}
+};
 
 }  // namespace engine::kit

@@ -11,19 +11,42 @@
 namespace engine::kit {
 
 // x (B, ..., C) -> the same; running_mean and running_var (C) are buffers.
-inline Status InferBatchNorm(const Inference& op, bool sync) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  const Shape& x = op.inputs[0].shape;
-  if (!op.IsActivation(0) || x.ndim < 2 || x.Count(1) < 1) {
-    return op.ActivationError(0, " (B, ..., C), channels last, at least two dimensions");
+//
+// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
+// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
+//
+// While training, mean and variance are those of the batch, and
+//   running_mean = (1 - momentum) running_mean + momentum mean
+//   running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)
+// as in PyTorch; in evaluation they are the running ones. A batch of one value per channel, which
+// PyTorch refuses, has variance 0: its y is the bias, and running_var stays as it was. A batch of
+// none changes nothing.
+//
+// With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
+// without samples takes part.
+struct BatchNormRule {
+  double momentum, epsilon;
+  bool sync;
+
+  explicit BatchNormRule(const Options& attributes) noexcept
+      : momentum(attributes.Float("momentum")),
+        epsilon(attributes.Float("epsilon")),
+        sync(attributes.Bool("sync")) {}
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const Shape& x = op.inputs[0].shape;
+    if (!op.IsActivation(0) || x.ndim < 2 || x.Count(1) < 1) {
+      return op.ActivationError(0, " (B, ..., C), channels last, at least two dimensions");
+    }
+    op.AddOutput(x);
+    AddNormParameters(op, x[-1]);
+    op.AddParameter("running_mean", Shape{x[-1]}, Initializer::kZeros).trained = 0;
+    op.AddParameter("running_var", Shape{x[-1]}, Initializer::kOnes).trained = 0;
+    op.signature->uses_replicas = sync ? 1 : 0;
+    return op.Gradients(0b111, 0b11);
   }
-  op.AddOutput(x);
-  AddNormParameters(op, x[-1]);
-  op.AddParameter("running_mean", Shape{x[-1]}, Initializer::kZeros).trained = 0;
-  op.AddParameter("running_var", Shape{x[-1]}, Initializer::kOnes).trained = 0;
-  op.signature->uses_replicas = sync ? 1 : 0;
-  return op.Gradients(0b111, 0b11);
-}
+};
 
 // Of conv2d and of conv_transpose2d, whose padding is cut off its output.
 struct ConvAttributes {
@@ -211,20 +234,29 @@ inline Status InferResize(const Inference& op, const ResizeAttributes& given) no
   return op.Gradients(1, 0);
 }
 
-// x (B, ..., C) -> the same; each sample has a mean and a variance for each group of channels. As
-// many groups as channels make instance norm.
-inline Status InferGroupNorm(const Inference& op, int64_t groups) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
-  const Shape& x = op.inputs[0].shape;
-  if (x[-1] % groups != 0) {
-    return Status::Error(StatusCode::kConfig, "%s: %lld groups do not divide %lld channels",
-                         op.name, static_cast<long long>(groups), static_cast<long long>(x[-1]));
+// x (B, ..., C) -> the same, weight and bias (C): y = (x - mean) / sqrt(variance + epsilon) * weight
+// + bias, with mean and variance of each group of channels of each sample (Wu and He,
+// arXiv:1803.08494). As many groups as channels make instance norm.
+struct GroupNormRule {
+  int64_t groups;
+  double epsilon;
+
+  explicit GroupNormRule(const Options& attributes) noexcept
+      : groups(attributes.Int("groups")), epsilon(attributes.Float("epsilon")) {}
+
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+    const Shape& x = op.inputs[0].shape;
+    if (x[-1] % groups != 0) {
+      return Status::Error(StatusCode::kConfig, "%s: %lld groups do not divide %lld channels",
+                           op.name, static_cast<long long>(groups), static_cast<long long>(x[-1]));
+    }
+    op.AddOutput(x);
+    AddNormParameters(op, x[-1]);
+    return op.Gradients(0b111, 0b11);
   }
-  op.AddOutput(x);
-  AddNormParameters(op, x[-1]);
-  return op.Gradients(0b111, 0b11);
-}
+};
 
 // x (B, H, W, C) -> (B, C, H, W); with one channel a view.
 inline Status InferToChannelsFirst(const Inference& op) noexcept {

@@ -1,7 +1,7 @@
 // What the ops that models are made of say of themselves: checks, shapes, parameters and their
 // initial values, and what Backward reads, whatever the device. Memory, views and all that a
-// library does in its own way it adds to the signature itself. As op_kit.h: compiled into the
-// plugin that includes it.
+// library does in its own way it adds to the signature itself. As op.h: compiled into the plugin
+// that includes it. A rule is the attributes of an op, its Infer, and what that found out.
 //
 // Activations are float32, or bfloat16 in a run that has them so; then the parameters that are
 // matrices, and what is added to products, are read in bfloat16 too. An op that a model begins with
@@ -132,44 +132,44 @@ struct Inference {
 };
 
 // tokens (B, ...) -> (B, ..., width); of positions, the last dimension of tokens counts.
-struct EmbeddingAttributes {
+struct EmbeddingRule {
   int64_t vocabulary, width, positions;
   float init_scale;
 
-  explicit EmbeddingAttributes(const Options& attributes) noexcept
+  explicit EmbeddingRule(const Options& attributes) noexcept
       : vocabulary(attributes.Int("vocabulary")),
         width(attributes.Int("width")),
         positions(attributes.Int("positions")),
         init_scale(static_cast<float>(attributes.Float("init_scale"))) {}
-};
 
-inline Status InferEmbedding(const Inference& op, const EmbeddingAttributes& given) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  const TensorSpec& tokens = op.inputs[0];
-  const int32_t ndim = tokens.shape.ndim;
-  if (tokens.dtype != DType::kInt32 || ndim < (given.positions > 0 ? 2 : 1) || ndim == kMaxDims) {
-    return op.InputError(0, given.positions > 0 ? "int32 (B, ..., T)" : "int32 (B, ...)");
+  Status Infer(const Inference& op) const noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const TensorSpec& tokens = op.inputs[0];
+    const int32_t ndim = tokens.shape.ndim;
+    if (tokens.dtype != DType::kInt32 || ndim < (positions > 0 ? 2 : 1) || ndim == kMaxDims) {
+      return op.InputError(0, positions > 0 ? "int32 (B, ..., T)" : "int32 (B, ...)");
+    }
+    if (positions > 0 && tokens.shape[-1] > positions) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: samples of %lld tokens are longer than the %lld positions; raise "
+                           "'positions' or shorten the samples",
+                           op.name, static_cast<long long>(tokens.shape[-1]),
+                           static_cast<long long>(positions));
+    }
+    Shape y = tokens.shape;
+    y.dims[y.ndim++] = width;
+    op.AddOutput(y);
+    const auto add_table = [&](const FixedString<32>& name, int64_t rows) {
+      ParameterSpec& table =
+          op.AddParameter(name, Shape{rows, width}, Initializer::kNormal, init_scale);
+      table.decay = 1;
+      table.dtype = op.activation;
+    };
+    add_table("weight", vocabulary);
+    if (positions > 0) add_table("positions", positions);
+    return op.Gradients(positions > 0 ? 0b110 : 0b10, 0b1);
   }
-  if (given.positions > 0 && tokens.shape[-1] > given.positions) {
-    return Status::Error(StatusCode::kConfig,
-                         "%s: samples of %lld tokens are longer than the %lld positions; raise "
-                         "'positions' or shorten the samples",
-                         op.name, static_cast<long long>(tokens.shape[-1]),
-                         static_cast<long long>(given.positions));
-  }
-  Shape y = tokens.shape;
-  y.dims[y.ndim++] = given.width;
-  op.AddOutput(y);
-  const auto add_table = [&](const FixedString<32>& name, int64_t rows) {
-    ParameterSpec& table =
-        op.AddParameter(name, Shape{rows, given.width}, Initializer::kNormal, given.init_scale);
-    table.decay = 1;
-    table.dtype = op.activation;
-  };
-  add_table("weight", given.vocabulary);
-  if (given.positions > 0) add_table("positions", given.positions);
-  return op.Gradients(given.positions > 0 ? 0b110 : 0b10, 0b1);
-}
+};
 
 // x (..., K) -> (..., units); weight (units, K), or (K, units) if `transposed`; bias (units).
 struct LinearAttributes {
@@ -282,20 +282,30 @@ inline Status InferFlatten(const Inference& op) noexcept {
   return op.Passes(op.IsActivation(0));
 }
 
-// x (B, ...) -> the same; a rate of 0 makes a view.
-inline Status InferDropout(const Inference& op, double rate) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  const Shape& x = op.inputs[0].shape;
-  if (!op.IsActivation(0) || x.ndim < 1) return op.ActivationError(0, " (B, ...)");
-  if (!(rate >= 0.0 && rate < 1.0)) {
-    return Status::Error(StatusCode::kConfig,
-                         "%s: a rate of %g is no probability below 1; it needs 0 <= rate < 1",
-                         op.name, rate);
+// x (B, ...) -> the same: while it trains, y = x / (1 - rate) for the elements that are kept, each
+// with probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation
+// y = x. A rate of 0 makes a view.
+struct DropoutRule {
+  double rate;
+  bool batched = false;  // whether x has samples
+
+  explicit DropoutRule(const Options& attributes) noexcept : rate(attributes.Float("rate")) {}
+
+  Status Infer(const Inference& op) noexcept {
+    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
+    const Shape& x = op.inputs[0].shape;
+    batched = op.inputs[0].batched != 0;
+    if (!op.IsActivation(0) || x.ndim < 1) return op.ActivationError(0, " (B, ...)");
+    if (!(rate >= 0.0 && rate < 1.0)) {
+      return Status::Error(StatusCode::kConfig,
+                           "%s: a rate of %g is no probability below 1; it needs 0 <= rate < 1",
+                           op.name, rate);
+    }
+    op.AddOutput(x);
+    if (rate != 0.0) op.signature->in_place_of = 0;
+    return op.Passes(rate == 0.0);
   }
-  op.AddOutput(x);
-  if (rate != 0.0) op.signature->in_place_of = 0;
-  return op.Passes(rate == 0.0);
-}
+};
 
 // y = f(x). `reads_output`: its derivative is computed from y, else from x; then y is not put in
 // its place.
@@ -317,5 +327,25 @@ inline Status InferSum(const Inference& op, bool takes_float32) noexcept {
   op.signature->in_place_of = 0;
   return op.Gradients(0b11, 0);
 }
+
+// An op of class Base, which has Inferring(), with the attributes and the Infer of a rule.
+template <typename Base, typename Rule>
+class ShapedOp : public Base {
+ public:
+  template <typename Context>
+  ShapedOp(const Context& context, const Options& attributes) noexcept
+      : Base(context), given_(attributes) {}
+
+  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept final {
+    ENGINE_RETURN_IF_ERROR(given_.Infer(this->Inferring(inputs, signature)));
+    return Plan(inputs, signature);
+  }
+
+ protected:
+  // What the library adds: memory, and what it takes down of the shapes.
+  virtual Status Plan(Array<const TensorSpec>, OpSignature*) noexcept { return {}; }
+
+  Rule given_;
+};
 
 }  // namespace engine::kit

@@ -1,15 +1,4 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
-// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
-//
-// While training, mean and variance are those of the batch, and
-//   running_mean = (1 - momentum) running_mean + momentum mean
-//   running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)
-// as in PyTorch; in evaluation they are the running ones. A batch of one value per channel, which
-// PyTorch refuses, has variance 0: its y is the bias, and running_var stays as it was. A batch of
-// none changes nothing.
-//
-// With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
-// without samples takes part.
+// batch_norm as kit/image_op_shapes.h has it.
 //
 // Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
 //   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
@@ -19,7 +8,6 @@
 // 1/deviation}.
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"
@@ -33,23 +21,18 @@ namespace {
 
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
-class BatchNormOp final : public CpuOp {
+class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
  public:
-  BatchNormOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context),
-        momentum_(attributes.Float("momentum")),
-        epsilon_(attributes.Float("epsilon")),
-        sync_(attributes.Bool("sync")) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     channels_ = inputs[kX].shape[-1];
     signature->saved_bytes = BatchNormSaved::Bytes(channels_);
     signature->workspace_bytes = BatchNormWorkspace::Bytes(channels_, threads());
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const BatchNormWorkspace workspace(call.workspace, channels_);
     if (call.training != 0) {
@@ -94,7 +77,9 @@ class BatchNormOp final : public CpuOp {
     return call.inputs[kX].shape.Count(0, -1);
   }
 
-  bool Synchronizes(const OpCall& call) const noexcept { return sync_ && call.replicas != nullptr; }
+  bool Synchronizes(const OpCall& call) const noexcept {
+    return given_.sync && call.replicas != nullptr;
+  }
 
   // The parts that rows are cut into for a sum.
   template <typename Body>
@@ -123,7 +108,7 @@ class BatchNormOp final : public CpuOp {
     for (int64_t c = 0; c < channels_; ++c) {
       const double variance = static_cast<double>(call.inputs[kRunningVar].f32()[c]);
       SetCoefficients(call, c, FloatPair(static_cast<double>(call.inputs[kRunningMean].f32()[c])),
-                      1.0 / std::sqrt(variance + epsilon_), workspace);
+                      1.0 / std::sqrt(variance + given_.epsilon), workspace);
     }
   }
 
@@ -137,7 +122,7 @@ class BatchNormOp final : public CpuOp {
     for (int64_t c = 0; c < channels_; ++c) {
       const double mean = moments.first[c];
       const double variance = count > 0 ? moments.second[c] / count : 0.0;
-      const double inverse_deviation = 1.0 / std::sqrt(variance + epsilon_);
+      const double inverse_deviation = 1.0 / std::sqrt(variance + given_.epsilon);
       const FloatPair pair(mean);
       saved.high[c] = pair.high;
       saved.low[c] = pair.low;
@@ -150,8 +135,8 @@ class BatchNormOp final : public CpuOp {
   }
 
   void Follow(double batch, float* running) const noexcept {
-    *running =
-        static_cast<float>((1.0 - momentum_) * static_cast<double>(*running) + momentum_ * batch);
+    *running = static_cast<float>((1.0 - given_.momentum) * static_cast<double>(*running) +
+                                  given_.momentum * batch);
   }
 
   static void SetCoefficients(const OpCall& call, int64_t c, const FloatPair& mean,
@@ -232,8 +217,6 @@ class BatchNormOp final : public CpuOp {
     }
   }
 
-  const double momentum_, epsilon_;
-  const bool sync_;
   int64_t channels_ = 0;
   ReplicaSums ranks_;
 };

@@ -1,10 +1,8 @@
 // Functions of two inputs and where, with broadcasting. The gradient of an input that is repeated is
 // a sum over the elements that it is repeated for.
 #include <cmath>
-#include <span>
 #include <type_traits>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"

@@ -2,7 +2,6 @@
 // back. Each sample is a matrix that is transposed. flatten: (B, ...) to (B, product of the rest),
 // which as a matrix has one row. With one row or column the result is another shape for the same
 // memory.
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/image_op_shapes.h"

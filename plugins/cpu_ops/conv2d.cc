@@ -6,7 +6,6 @@
 // / groups, KH, KW) as PyTorch has it, y (B, H', W', O). Its own gradients are conv2d's forward pass
 // and the gradient of conv2d's weight with x and dy in each other's place.
 #include <new>
-#include <span>
 #include <type_traits>
 
 #include "channel_kernels.h"

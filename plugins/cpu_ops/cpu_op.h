@@ -64,11 +64,6 @@ void PassGradient(const OpCall& call, const TensorView& source, int32_t input) n
 // y[i] = a[i] + b[i] for i in [begin, end), on the calling thread. y may be a.
 void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end);
 
-// Those of functions and arrays are in array_ops.h.
-extern const OpFactory kMakeAttention, kMakeAvgPool, kMakeBatchNorm, kMakeBinaryCrossEntropy,
-    kMakeConv2d, kMakeConvTranspose2d, kMakeDropout, kMakeEmbedding, kMakeFlatten,
-    kMakeGlobalAvgPool, kMakeGlobalMaxPool, kMakeGroupNorm, kMakeHuber, kMakeLayerNorm, kMakeLinear,
-    kMakeMaxPool, kMakeMeanAbsoluteError, kMakeMeanSquaredError, kMakeResize,
-    kMakeSoftmaxCrossEntropy, kMakeTiedLinear, kMakeToChannelsFirst, kMakeToChannelsLast;
+ENGINE_KIT_EACH_OP(ENGINE_KIT_DECLARE_OP)
 
 }  // namespace engine::cpu_ops

@@ -1,6 +1,4 @@
-// dropout: while it trains, y = x / (1 - rate) for the elements that are kept, each with
-// probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation y =
-// x.
+// dropout as kit/op_shapes.h has it.
 //
 // Whether an element is kept is a function of (seed, step, node) and of its position in the batch
 // of all ranks, first_sample * elements of a sample + position in the call: so the mask is the same
@@ -19,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "cpu_op.h"
 #include "parallel.h"
@@ -90,15 +87,9 @@ CPU_OPS_KERNEL void ApplyMask(const Mask& mask, const float* source, float* targ
   }
 }
 
-class DropoutOp final : public CpuOp {
+class DropoutOp final : public kit::ShapedOp<CpuOp, kit::DropoutRule> {
  public:
-  DropoutOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), rate_(attributes.Float("rate")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    batched_ = !inputs.empty() && inputs[0].batched != 0;
-    return kit::InferDropout(Inferring(inputs, signature), rate_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -123,24 +114,21 @@ class DropoutOp final : public CpuOp {
   }
 
  private:
-  bool Identity() const noexcept { return rate_ == 0.0; }
+  bool Identity() const noexcept { return given_.rate == 0.0; }
 
   void Apply(const OpCall& call, const TensorView& source, const TensorView& target,
              bool sum) const noexcept {
     // What is not cut into samples is the same on all ranks.
     const uint64_t first =
-        batched_ ? call.first_sample * static_cast<uint64_t>(source.shape.Count(1)) : 0;
-    const double threshold = std::min(std::round(rate_ * 0x1p32), 0x1p32 - 1);
+        given_.batched ? call.first_sample * static_cast<uint64_t>(source.shape.Count(1)) : 0;
+    const double threshold = std::min(std::round(given_.rate * 0x1p32), 0x1p32 - 1);
     const Mask mask = {.stream = Stream64(call, first),
                        .threshold = static_cast<uint32_t>(threshold),
-                       .scale = static_cast<float>(1.0 / (1.0 - rate_))};
+                       .scale = static_cast<float>(1.0 / (1.0 - given_.rate))};
     ForElements(source.count(), [&](int64_t begin, int64_t end) {
       ApplyMask(mask, source.f32(), target.f32(), sum, begin, end);
     });
   }
-
-  const double rate_;
-  bool batched_ = false;
 };
 
 }  // namespace

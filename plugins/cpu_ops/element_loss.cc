@@ -1,7 +1,6 @@
 // Losses of one number against another, as kit/loss_shapes.h says.
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <type_traits>
 
 #include "loss.h"

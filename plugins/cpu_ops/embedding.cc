@@ -1,6 +1,5 @@
 // y[b, ..., t] = weight[token[b, ..., t]] (+ positions[t]).
 #include <cstring>
-#include <span>
 #include <string_view>
 
 #include "cpu_op.h"
@@ -10,17 +9,12 @@
 namespace engine::cpu_ops {
 namespace {
 
-class EmbeddingOp final : public CpuOp, public RowTableBase {
+class EmbeddingOp final : public kit::ShapedOp<CpuOp, kit::EmbeddingRule>, public RowTableBase {
  public:
-  EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
   void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferEmbedding(Inferring(inputs, signature), given_);
-  }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -86,8 +80,6 @@ class EmbeddingOp final : public CpuOp, public RowTableBase {
                   }
                 });
   }
-
-  const kit::EmbeddingAttributes given_;
 };
 
 }  // namespace

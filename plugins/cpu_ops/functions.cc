@@ -2,7 +2,6 @@
 #include <cmath>
 #include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"

@@ -1,5 +1,4 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each group of
-// channels of each sample (Wu and He, arXiv:1803.08494): x (B, ..., C), weight and bias (C).
+// group_norm as kit/image_op_shapes.h has it.
 //
 // Backward, with n = (x - mean) / deviation, g = dy weight, and means over the group:
 //   dx = (g - mean(g) - n * mean(g n)) / deviation
@@ -8,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "batch_norm_memory.h"
 #include "channel_kernels.h"
@@ -21,30 +19,28 @@ namespace {
 
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
-class GroupNormOp final : public CpuOp {
+class GroupNormOp final : public kit::ShapedOp<CpuOp, kit::GroupNormRule> {
  public:
-  GroupNormOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), groups_(attributes.Int("groups")), epsilon_(attributes.Float("epsilon")) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferGroupNorm(Inferring(inputs, signature), groups_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& x = inputs[kX].shape;
     channels_ = x[-1];
     rows_ = x.Count(1, -1);
     samples_ = x[0];
-    signature->saved_bytes = samples_ * groups_ * static_cast<int64_t>(sizeof(Saved));
+    signature->saved_bytes = samples_ * given_.groups * static_cast<int64_t>(sizeof(Saved));
     signature->workspace_bytes =
         PaddedChannels(channels_) * (samples_ * 2 * static_cast<int64_t>(sizeof(double)) +
                                      threads() * kArrays * static_cast<int64_t>(sizeof(float)));
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     ForSamples(call, [&](int64_t sample, const Scratch& scratch) {
       const float* x = call.inputs[kX].f32() + sample * size();
       Moments(x, channels_, 0, rows_, scratch.sums);
-      for (int64_t g = 0; g < groups_; ++g) {
+      for (int64_t g = 0; g < given_.groups; ++g) {
         const Saved saved = StatisticsOf(scratch.sums, g);
         if (call.saved != nullptr) SavedOf(call, sample)[g] = saved;
         for (int64_t c = Begin(g); c < Begin(g + 1); ++c) {
@@ -73,7 +69,7 @@ class GroupNormOp final : public CpuOp {
         scratch.high[c] = SavedOf(call, sample)[c / width()].high;
       }
       GradientSums(x, dy, scratch.high, channels_, 0, rows_, scratch.sums);
-      for (int64_t g = 0; g < groups_; ++g) SetSlopes(call, sample, g, scratch);
+      for (int64_t g = 0; g < given_.groups; ++g) SetSlopes(call, sample, g, scratch);
       if (!WantsGradient(call, kX)) return;
       NormalizeBackward({.x = x,
                          .dy = dy,
@@ -105,10 +101,10 @@ class GroupNormOp final : public CpuOp {
   static constexpr int64_t kArrays = 3 + 4;  // of floats per thread
 
   int64_t size() const noexcept { return rows_ * channels_; }
-  int64_t width() const noexcept { return channels_ / groups_; }
+  int64_t width() const noexcept { return channels_ / given_.groups; }
   int64_t Begin(int64_t group) const noexcept { return group * width(); }
   Saved* SavedOf(const OpCall& call, int64_t sample) const noexcept {
-    return static_cast<Saved*>(call.saved) + sample * groups_;
+    return static_cast<Saved*>(call.saved) + sample * given_.groups;
   }
 
   // The sums of a sample; they stay until the call ends.
@@ -144,7 +140,8 @@ class GroupNormOp final : public CpuOp {
       MergeMoments(&mean, &squares, count, moments.first[c], moments.second[c], rows);
     }
     const FloatPair pair(mean);
-    return {pair.high, pair.low, static_cast<float>(1.0 / std::sqrt(squares / count + epsilon_))};
+    return {pair.high, pair.low,
+            static_cast<float>(1.0 / std::sqrt(squares / count + given_.epsilon))};
   }
 
   // The coefficients of dx in a group. Leaves, for each channel, the sum of dy n where that of
@@ -182,8 +179,6 @@ class GroupNormOp final : public CpuOp {
     }
   }
 
-  const int64_t groups_;
-  const double epsilon_;
   int64_t channels_ = 0, rows_ = 0, samples_ = 0;
 };
 

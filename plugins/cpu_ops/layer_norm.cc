@@ -5,7 +5,6 @@
 #include <cstring>
 #include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"

@@ -4,9 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "gemm.h"
 #include "kit/array_op_shapes.h"
@@ -22,14 +20,9 @@ struct Batches {
   std::array<Strides, 3> strides;
 };
 
-class MatmulOp final : public CpuOp {
+class MatmulOp final : public kit::ShapedOp<CpuOp, kit::MatmulRule> {
  public:
-  MatmulOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferMatmul(Inferring(inputs, signature), given_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -55,7 +48,7 @@ class MatmulOp final : public CpuOp {
     Batches batches;
 
     // With one matrix b, and all of a in order, the rows of a are those of one matrix.
-    Matrices(const OpCall& call, const kit::MatmulAttributes& given, const Shape& y) noexcept
+    Matrices(const OpCall& call, const kit::MatmulRule& given, const Shape& y) noexcept
         : a(call.inputs[0].f32()),
           b(call.inputs[1].f32()),
           m(given.M(call.inputs[0].shape)),
@@ -154,8 +147,6 @@ class MatmulOp final : public CpuOp {
 
   // Multiply-adds that are worth a thread.
   static constexpr int64_t kGrain = 1 << 18;
-
-  const kit::MatmulAttributes given_;
 };
 
 }  // namespace

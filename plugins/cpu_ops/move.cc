@@ -2,11 +2,7 @@
 // same strides; where an element of x is in y several times, it is a sum.
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <new>
-#include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_move_shapes.h"
 #include "parallel.h"
@@ -16,14 +12,9 @@ namespace engine::cpu_ops {
 namespace {
 
 // The elements stay where they are: y is a view of x, and its gradient that of x.
-class ReshapeOp final : public CpuOp {
+class ReshapeOp final : public kit::ShapedOp<CpuOp, kit::ReshapeRule> {
  public:
-  ReshapeOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), shape_(attributes.Ints("shape")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferReshape(Inferring(inputs, signature), shape_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall&) noexcept override { return {}; }
@@ -31,24 +22,20 @@ class ReshapeOp final : public CpuOp {
     PassGradient(call, call.output_grads[0], 0);
     return {};
   }
-
- private:
-  const kit::DimList shape_;
 };
 
 // Repeated dimensions of x have a stride of 0 in the loops over y, so that forward is a copy and
 // backward the reduction over them.
-class ExpandOp final : public CpuOp {
+class ExpandOp final : public kit::ShapedOp<CpuOp, kit::ExpandRule> {
  public:
-  ExpandOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), shape_(attributes.Ints("shape")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->workspace_bytes = ReduceScratch(threads());
-    return kit::InferExpand(Inferring(inputs, signature), shape_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->workspace_bytes = ReduceScratch(threads());
+    return {};
+  }
+
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     Copy({y.shape, {BroadcastStrides(x.shape, y.shape), DenseStrides(y.shape)}}, x.f32(), y.f32(),
@@ -63,27 +50,19 @@ class ExpandOp final : public CpuOp {
     Reduce(loops, kSum, dy.f32(), {dx.f32(), Accumulates(call, 0)}, call.workspace);
     return {};
   }
-
- private:
-  const kit::DimList shape_;
 };
 
 // Loops run in the order of what is written, y or dx: reads may be far apart, writes are not.
-class TransposeOp final : public CpuOp {
+class TransposeOp final : public kit::ShapedOp<CpuOp, kit::TransposeRule> {
  public:
-  TransposeOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes.Ints("order")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferTranspose(Inferring(inputs, signature), given_, order_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     const Strides of_x = DenseStrides(x.shape);
     Strides by_y = {};
-    for (size_t i = 0; i < by_y.size(); ++i) by_y[i] = of_x[static_cast<size_t>(order_[i])];
+    for (size_t i = 0; i < by_y.size(); ++i) by_y[i] = of_x[static_cast<size_t>(given_.order[i])];
     Copy({y.shape, {by_y, DenseStrides(y.shape)}}, x.f32(), y.f32(), false);
     return {};
   }
@@ -94,35 +73,30 @@ class TransposeOp final : public CpuOp {
     const Strides of_y = DenseStrides(dy.shape);
     Strides by_x = {};
     for (int32_t i = 0; i < dy.shape.ndim; ++i) {
-      by_x[static_cast<size_t>(order_[i])] = of_y[static_cast<size_t>(i)];
+      by_x[static_cast<size_t>(given_.order[i])] = of_y[static_cast<size_t>(i)];
     }
     Copy({dx.shape, {by_x, DenseStrides(dx.shape)}}, dy.f32(), dx.f32(), Accumulates(call, 0));
     return {};
   }
-
- private:
-  const kit::DimList given_;
-  int32_t order_[kMaxDims] = {};
 };
 
 // Each input is copied to its part of y. One without samples among others is repeated for each
 // sample, as by expand.
-class ConcatOp final : public CpuOp {
+class ConcatOp final : public kit::ShapedOp<CpuOp, kit::ConcatRule> {
  public:
-  ConcatOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes.Int("axis")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->workspace_bytes = ReduceScratch(threads());
-    return kit::InferConcat(Inferring(inputs, signature), given_, &axis_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->workspace_bytes = ReduceScratch(threads());
+    return {};
+  }
+
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& y = call.outputs[0];
     int64_t begin = 0;
     for (const TensorView& x : call.inputs) {
-      const Part part(*this, x.shape, y.shape, &begin);
+      const Part part(given_.axis, x.shape, y.shape, &begin);
       Copy({part.shape, {part.by_x, part.by_y}}, x.f32(), y.f32() + part.offset, false);
     }
     return {};
@@ -132,7 +106,7 @@ class ConcatOp final : public CpuOp {
     const TensorView& dy = call.output_grads[0];
     int64_t begin = 0;
     for (size_t i = 0; i < call.inputs.size(); ++i) {
-      const Part part(*this, call.inputs[i].shape, dy.shape, &begin);
+      const Part part(given_.axis, call.inputs[i].shape, dy.shape, &begin);
       if (!WantsGradient(call, i)) continue;
       const TensorView& dx = call.input_grads[i];
       const float* const source = dy.f32() + part.offset;
@@ -154,29 +128,21 @@ class ConcatOp final : public CpuOp {
     Strides by_x, by_y;
     int64_t offset;
 
-    Part(const ConcatOp& op, const Shape& x, const Shape& y, int64_t* begin) noexcept
+    Part(int32_t axis, const Shape& x, const Shape& y, int64_t* begin) noexcept
         : shape(y), by_y(DenseStrides(y)) {
-      shape[op.axis_] = x[op.axis_];
+      shape[axis] = x[axis];
       by_x = BroadcastStrides(x, shape);
-      offset = *begin * by_y[static_cast<size_t>(op.axis_)];
-      *begin += x[op.axis_];
+      offset = *begin * by_y[static_cast<size_t>(axis)];
+      *begin += x[axis];
     }
   };
-
-  const int64_t given_;
-  int32_t axis_ = 0;
 };
 
 // The part of x has the strides of x, that of the axis times the step, which may be negative. What is
 // not in y has a gradient of 0.
-class SliceOp final : public CpuOp {
+class SliceOp final : public kit::ShapedOp<CpuOp, kit::SliceRule> {
  public:
-  SliceOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferSlice(Inferring(inputs, signature), given_, &range_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -200,26 +166,21 @@ class SliceOp final : public CpuOp {
  private:
   Strides PlacesIn(const Shape& x, int64_t* offset) const noexcept {
     Strides strides = DenseStrides(x);
-    int64_t& stride = strides[static_cast<size_t>(range_.axis)];
-    *offset = x.Count() == 0 ? 0 : range_.begin * stride;
-    stride *= range_.step;
+    int64_t& stride = strides[static_cast<size_t>(given_.range.axis)];
+    *offset = x.Count() == 0 ? 0 : given_.range.begin * stride;
+    stride *= given_.range.step;
     return strides;
   }
-
-  const kit::SliceAttributes given_;
-  kit::AxisRange range_;
 };
 
 // Outside of x a padding repeats what is inside: axis by axis, the last one first, whole slabs of y
 // are copied within y. The gradient goes the same way back, in a copy of that of y.
-class PadOp final : public CpuOp {
+class PadOp final : public kit::ShapedOp<CpuOp, kit::PadRule> {
  public:
-  PadOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferPad(Inferring(inputs, signature), given_));
-    first_ = kit::FirstAxis(inputs[0]);
+ protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     if (!is_constant()) {
       signature->workspace_bytes =
           signature->outputs[0].shape.Count() * static_cast<int64_t>(sizeof(float));
@@ -227,7 +188,6 @@ class PadOp final : public CpuOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     if (is_constant()) {
@@ -237,7 +197,7 @@ class PadOp final : public CpuOp {
     }
     Copy({x.shape, {DenseStrides(x.shape), DenseStrides(y.shape)}}, x.f32(),
          y.f32() + Inside(y.shape), false);
-    for (int32_t axis = x.shape.ndim; !is_constant() && axis-- > first_;) {
+    for (int32_t axis = x.shape.ndim; !is_constant() && axis-- > given_.first;) {
       ForSlabs(x.shape, y.shape, axis, [&](const Loops<2>& slab, int64_t inner, int64_t outer) {
         Copy(slab, y.f32() + inner, y.f32() + outer, false);
       });
@@ -252,7 +212,7 @@ class PadOp final : public CpuOp {
     if (!is_constant() && dy.count() > 0) {
       auto* const folded = static_cast<float*>(call.workspace);
       std::memcpy(folded, source, dy.size_bytes());
-      for (int32_t axis = first_; axis < dx.shape.ndim; ++axis) {
+      for (int32_t axis = given_.first; axis < dx.shape.ndim; ++axis) {
         ForSlabs(dx.shape, dy.shape, axis, [&](const Loops<2>& slab, int64_t inner, int64_t outer) {
           Copy(slab, folded + outer, folded + inner, true);
         });
@@ -265,16 +225,16 @@ class PadOp final : public CpuOp {
   }
 
  private:
-  bool is_constant() const noexcept { return given_.mode == kit::PadAttributes::Mode::kConstant; }
+  bool is_constant() const noexcept { return given_.mode == kit::PadRule::Mode::kConstant; }
   int64_t Before(int32_t axis) const noexcept {
-    return axis < first_ ? 0 : given_.before[axis - first_];
+    return axis < given_.first ? 0 : given_.before[axis - given_.first];
   }
 
   // The first element of x in y.
   int64_t Inside(const Shape& y) const noexcept {
     if (y.Count() == 0) return 0;
     int64_t offset = 0;
-    for (int32_t i = first_; i < y.ndim; ++i) offset += Before(i) * y.Count(i + 1);
+    for (int32_t i = given_.first; i < y.ndim; ++i) offset += Before(i) * y.Count(i + 1);
     return offset;
   }
 
@@ -298,38 +258,19 @@ class PadOp final : public CpuOp {
            offset + (before + i) * stride);
     }
   }
-
-  const kit::PadAttributes given_;
-  int32_t first_ = 0;
 };
 
 // Rows of x by index. An index may be there several times: gradients of a row are added up in the
 // order of indices.
-class GatherOp final : public CpuOp {
+class GatherOp final : public kit::ShapedOp<CpuOp, kit::GatherRule> {
  public:
-  GatherOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context),
-        given_(attributes.Int("axis")),
-        count_(attributes.Ints("indices").size()),
-        indices_(new (std::nothrow) int64_t[count_]) {
-    const std::span<const int64_t> indices = attributes.Ints("indices");
-    if (indices_ != nullptr) std::copy(indices.begin(), indices.end(), indices_.get());
-  }
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    if (indices_ == nullptr) {
-      return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for %zu indices", name(),
-                           count_);
-    }
-    const std::span<const int64_t> indices(indices_.get(), count_);
-    return kit::InferGather(Inferring(inputs, signature), given_, indices, &axis_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
-    const int64_t inner = x.shape.Count(axis_ + 1), positions = y.shape[axis_];
-    ForRows(y.shape.Count(0, axis_) * positions, inner, [&](int64_t begin, int64_t end) {
+    const int64_t inner = x.shape.Count(given_.axis + 1), positions = y.shape[given_.axis];
+    ForRows(y.shape.Count(0, given_.axis) * positions, inner, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const float* const row = x.f32() + Source(x, i / positions, i % positions) * inner;
         std::copy_n(row, inner, y.f32() + i * inner);
@@ -342,8 +283,8 @@ class GatherOp final : public CpuOp {
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
-    const int64_t outer = dx.shape.Count(0, axis_), inner = dx.shape.Count(axis_ + 1);
-    const int64_t positions = dy.shape[axis_];
+    const int64_t outer = dx.shape.Count(0, given_.axis), inner = dx.shape.Count(given_.axis + 1);
+    const int64_t positions = dy.shape[given_.axis];
     ZeroGradient(call, 0);
     const auto add = [&](int64_t sample, int64_t begin, int64_t end) {
       for (int64_t i = 0; i < positions; ++i) {
@@ -365,14 +306,9 @@ class GatherOp final : public CpuOp {
 
  private:
   int64_t Source(const TensorView& x, int64_t outer, int64_t position) const noexcept {
-    const int64_t extent = x.shape[axis_], index = indices_[static_cast<size_t>(position)];
-    return outer * extent + (index < 0 ? index + extent : index);
+    const int64_t extent = x.shape[given_.axis];
+    return outer * extent + given_.Source(position, extent);
   }
-
-  const int64_t given_;
-  const size_t count_;
-  const std::unique_ptr<int64_t[]> indices_;
-  int32_t axis_ = 0;
 };
 
 }  // namespace

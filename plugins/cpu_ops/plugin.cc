@@ -5,102 +5,24 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <string_view>
 
-#include "array_ops.h"
 #include "cpu_device.h"
 #include "cpu_op.h"
-#include "kit/array_op_attributes.h"
+#include "kit/create.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
 
 namespace engine::cpu_ops {
 namespace {
 
-// "accumulate" is what the core uses to add gradients.
-constexpr kit::OpEntry<OpContext> kOps[] = {
-    {"linear", &kMakeLinear},
-    {"tied_linear", &kMakeTiedLinear},
-    {"layer_norm", &kMakeLayerNorm},
-    {"rms_norm", &kMakeRmsNorm},
-    {"batch_norm", &kMakeBatchNorm},
-    {"group_norm", &kMakeGroupNorm},
-    {"dropout", &kMakeDropout},
-    {"embedding", &kMakeEmbedding},
-    {"attention", &kMakeAttention},
-    {"scaled_dot_product_attention", &kMakeSdpa},
-    {"rotary_embedding", &kMakeRotaryEmbedding},
-    {"flatten", &kMakeFlatten},
-    {"to_channels_last", &kMakeToChannelsLast},
-    {"to_channels_first", &kMakeToChannelsFirst},
-    {"conv2d", &kMakeConv2d},
-    {"conv_transpose2d", &kMakeConvTranspose2d},
-    {"max_pool", &kMakeMaxPool},
-    {"avg_pool", &kMakeAvgPool},
-    {"global_avg_pool", &kMakeGlobalAvgPool},
-    {"global_max_pool", &kMakeGlobalMaxPool},
-    {"resize", &kMakeResize},
-    {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
-    {"mean_squared_error", &kMakeMeanSquaredError},
-    {"mean_absolute_error", &kMakeMeanAbsoluteError},
-    {"huber", &kMakeHuber},
-    {"binary_cross_entropy", &kMakeBinaryCrossEntropy},
-    {"accumulate", &kMakeAccumulate},
-    // Functions of one input, of several.
-    {"relu", &kMakeRelu},
-    {"gelu", &kMakeGelu},
-    {"gelu_erf", &kMakeGeluErf},
-    {"tanh", &kMakeTanh},
-    {"sigmoid", &kMakeSigmoid},
-    {"silu", &kMakeSilu},
-    {"hard_sigmoid", &kMakeHardSigmoid},
-    {"hard_swish", &kMakeHardSwish},
-    {"leaky_relu", &kMakeLeakyRelu},
-    {"elu", &kMakeElu},
-    {"softplus", &kMakeSoftplus},
-    {"mish", &kMakeMish},
-    {"clip", &kMakeClip},
-    {"scale", &kMakeScale},
-    {"exp", &kMakeExp},
-    {"log", &kMakeLog},
-    {"sqrt", &kMakeSqrt},
-    {"reciprocal", &kMakeReciprocal},
-    {"abs", &kMakeAbs},
-    {"erf", &kMakeErf},
-    {"sin", &kMakeSin},
-    {"cos", &kMakeCos},
-    {"pow", &kMakePow},
-    {"add", &kMakeAdd},
-    {"subtract", &kMakeSubtract},
-    {"multiply", &kMakeMultiply},
-    {"divide", &kMakeDivide},
-    {"maximum", &kMakeMaximum},
-    {"minimum", &kMakeMinimum},
-    {"power", &kMakePower},
-    {"prelu", &kMakePrelu},
-    {"where", &kMakeWhere},
-    // Arrays.
-    {"softmax", &kMakeSoftmax},
-    {"log_softmax", &kMakeLogSoftmax},
-    {"matmul", &kMakeMatmul},
-    {"reduce_sum", &kMakeReduceSum},
-    {"reduce_mean", &kMakeReduceMean},
-    {"reduce_max", &kMakeReduceMax},
-    {"reshape", &kMakeReshape},
-    {"transpose", &kMakeTranspose},
-    {"concat", &kMakeConcat},
-    {"slice", &kMakeSlice},
-    {"pad", &kMakePad},
-    {"expand", &kMakeExpand},
-    {"gather", &kMakeGather},
-};
+constexpr kit::OpEntry<OpContext> kOps[] = {ENGINE_KIT_EACH_OP(ENGINE_KIT_OP_ENTRY)};
 
-constexpr auto kOptions = kit::WithOpAttributes(
+constexpr auto kOptions = kit::Joined(
     std::array{kit::IntOption("threads", "0", 0, 256,
                               "threads of one op; 0: the processors that this process may use, "
                               "divided among the ranks of the host")},
-    kit::kArrayOpAttributes);
+    kit::kOpAttributes);
 
 class CpuOpLibrary final : public OpLibraryBase {
  public:
@@ -127,10 +49,8 @@ int32_t DefaultThreads(const RankInfo& rank) noexcept {
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
   const auto configured = static_cast<int32_t>(options.Int("threads"));
-  *out = new (std::nothrow)
-      CpuOpLibrary(configured > 0 ? configured : DefaultThreads(host.rank_info()));
-  if (*out != nullptr) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for cpu_ops");
+  return kit::Make<CpuOpLibrary>(out,
+                                 configured > 0 ? configured : DefaultThreads(host.rank_info()));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/image_op_shapes.h"

@@ -1,9 +1,7 @@
 // reduce_sum, reduce_mean, reduce_max over any axes.
 #include <cstdint>
-#include <span>
 #include <utility>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"
@@ -45,22 +43,19 @@ void ShareGradient(const float* x, const float* largest, const float* share, int
 // Backward of a sum is a copy with a stride of 0; that of a mean the same of dy divided by the count,
 // which lies in the workspace; that of a maximum needs x and y to find where it was.
 template <Kind kKind>
-class ReduceOp final : public CpuOp {
+class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
  public:
-  ReduceOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    ENGINE_RETURN_IF_ERROR(
-        kit::InferReduce(Inferring(inputs, signature), given_, kKind == Kind::kMax, &axes_));
+ protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     const int64_t shares = kKind == Kind::kSum ? 0 : signature->outputs[0].shape.Count();
     shares_ = (shares + kLine - 1) / kLine * kLine;
-    signature->workspace_bytes = shares_ * kFloat + ReduceScratch(threads());
+    signature->workspace_bytes =
+        shares_ * static_cast<int64_t>(sizeof(float)) + ReduceScratch(threads());
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     const double factor = kKind == Kind::kMean ? 1.0 / Count(x.shape) : 1.0;
@@ -95,14 +90,14 @@ class ReduceOp final : public CpuOp {
   Loops<2> Along(const Shape& x) const noexcept {
     Shape kept = x;
     for (int32_t i = 0; i < x.ndim; ++i) {
-      if ((axes_ >> i & 1) != 0) kept[i] = 1;
+      if ((given_.axes >> i & 1) != 0) kept[i] = 1;
     }
     return {x, {DenseStrides(x), BroadcastStrides(kept, x)}};
   }
   double Count(const Shape& x) const noexcept {
     double count = 1;
     for (int32_t i = 0; i < x.ndim; ++i) {
-      if ((axes_ >> i & 1) != 0) count *= static_cast<double>(x[i]);
+      if ((given_.axes >> i & 1) != 0) count *= static_cast<double>(x[i]);
     }
     return count;
   }
@@ -128,8 +123,6 @@ class ReduceOp final : public CpuOp {
     });
   }
 
-  const kit::ReduceAttributes given_;
-  uint32_t axes_ = 0;
   int64_t shares_ = 0;  // floats of the workspace before the scratch of Reduce
 };
 

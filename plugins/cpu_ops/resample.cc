@@ -6,7 +6,6 @@
 // All are a map of rows after one of columns; Backward is the transposed map.
 #include <algorithm>
 #include <new>
-#include <span>
 #include <type_traits>
 
 #include "axis_map.h"

@@ -1,8 +1,6 @@
 // Pairs of columns turned by an angle of their position (Su et al., arXiv:2104.09864):
 //   y_i = x_i cos_i - x_j sin_i,  y_j = x_j cos_j + x_i sin_j.
-#include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"
@@ -44,14 +42,9 @@ CPU_OPS_KERNEL void TurnRow(const Pairs& pairs, const float* x, float* y) {
   }
 }
 
-class RotaryEmbeddingOp final : public CpuOp {
+class RotaryEmbeddingOp final : public kit::ShapedOp<CpuOp, kit::RotaryRule> {
  public:
-  RotaryEmbeddingOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), interleaved_(attributes.Bool("interleaved")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferRotaryEmbedding(Inferring(inputs, signature));
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -76,16 +69,14 @@ class RotaryEmbeddingOp final : public CpuOp {
         const Pairs pairs = {.cos = cos + at,
                              .sin = sin + at,
                              .count = width / 2,
-                             .step = interleaved_ ? 2 : 1,
-                             .distance = interleaved_ ? 1 : width / 2,
+                             .step = given_.interleaved ? 2 : 1,
+                             .distance = given_.interleaved ? 1 : width / 2,
                              .back = back,
                              .sum = sum};
         TurnRow(pairs, x.f32() + row * width, y.f32() + row * width);
       }
     });
   }
-
-  const bool interleaved_;
 };
 
 }  // namespace

@@ -2,9 +2,7 @@
 // v (B, H, S, E) and, maybe, a mask. Saved for backward: log-sum-exp of each row of scores,
 // (B, H, T).
 #include <algorithm>
-#include <span>
 
-#include "array_ops.h"
 #include "attention_kernel.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
@@ -14,13 +12,12 @@
 namespace engine::cpu_ops {
 namespace {
 
-class SdpaOp final : public CpuOp {
+class SdpaOp final : public kit::ShapedOp<CpuOp, kit::SdpaRule> {
  public:
-  SdpaOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferSdpa(Inferring(inputs, signature)));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape &q = inputs[kQ].shape, &v = inputs[kV].shape;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     signature->saved_bytes = q.Count(0, 3) * kFloat;
@@ -28,7 +25,6 @@ class SdpaOp final : public CpuOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& y = call.outputs[0];
     ForEachHead(call, [&](int64_t i, const AttentionHead& head, float* log_sums, float* scratch) {
@@ -102,8 +98,6 @@ class SdpaOp final : public CpuOp {
       }
     });
   }
-
-  const kit::SdpaAttributes given_;
 };
 
 }  // namespace

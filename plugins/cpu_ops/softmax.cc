@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
-#include "array_ops.h"
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
 #include "parallel.h"
@@ -134,23 +132,18 @@ CPU_OPS_KERNEL void SoftmaxGradientColumns(const float* y, const float* dy, floa
 
 // Backward needs y alone, so that y may be written over x.
 template <bool kLog>
-class SoftmaxOp final : public CpuOp {
+class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
  public:
-  SoftmaxOp(const OpContext& context, const Options& attributes) noexcept
-      : CpuOp(context), given_(attributes.Int("axis")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferSoftmax(Inferring(inputs, signature), given_, &axis_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     const float* x = call.inputs[0].f32();
     float* y = call.outputs[0].f32();
     const Shape& shape = call.outputs[0].shape;
-    const int64_t extent = shape[axis_], stride = shape.Count(axis_ + 1);
+    const int64_t extent = shape[given_.axis], stride = shape.Count(given_.axis + 1);
     if (stride == 1) {
-      ForRows(shape.Count(0, axis_), extent,
+      ForRows(shape.Count(0, given_.axis), extent,
               [&](int64_t begin, int64_t end) { SoftmaxRows(x, y, extent, kLog, begin, end); });
       return {};
     }
@@ -166,9 +159,9 @@ class SoftmaxOp final : public CpuOp {
     float* dx = call.input_grads[0].f32();
     const bool sum = Accumulates(call, 0);
     const Shape& shape = call.outputs[0].shape;
-    const int64_t extent = shape[axis_], stride = shape.Count(axis_ + 1);
+    const int64_t extent = shape[given_.axis], stride = shape.Count(given_.axis + 1);
     if (stride == 1) {
-      ForRows(shape.Count(0, axis_), extent, [&](int64_t begin, int64_t end) {
+      ForRows(shape.Count(0, given_.axis), extent, [&](int64_t begin, int64_t end) {
         SoftmaxGradientRows(y, dy, dx, sum, extent, kLog, begin, end);
       });
       return {};
@@ -183,9 +176,9 @@ class SoftmaxOp final : public CpuOp {
   // body(offset, columns) for all blocks of columns.
   template <typename Body>
   void ForEachBlock(const Shape& shape, const Body& body) const noexcept {
-    const int64_t extent = shape[axis_], stride = shape.Count(axis_ + 1);
+    const int64_t extent = shape[given_.axis], stride = shape.Count(given_.axis + 1);
     const int64_t blocks = (stride + kColumns - 1) / kColumns;
-    ForRows(shape.Count(0, axis_) * blocks, extent * std::min(stride, kColumns),
+    ForRows(shape.Count(0, given_.axis) * blocks, extent * std::min(stride, kColumns),
             [&](int64_t begin, int64_t end) {
               for (int64_t i = begin; i < end; ++i) {
                 const int64_t column = i % blocks * kColumns;
@@ -193,9 +186,6 @@ class SoftmaxOp final : public CpuOp {
               }
             });
   }
-
-  const int64_t given_;
-  int32_t axis_ = 0;
 };
 
 }  // namespace

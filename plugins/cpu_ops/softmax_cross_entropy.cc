@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <span>
 
 #include "loss.h"
 #include "simd.h"

@@ -1,15 +1,4 @@
-// y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of each
-// channel, the last dimension, over everything before it (Ioffe and Szegedy, arXiv:1502.03167).
-//
-// While training, mean and variance are those of the batch, and
-//   running_mean = (1 - momentum) running_mean + momentum mean
-//   running_var  = (1 - momentum) running_var  + momentum variance n / (n - 1)
-// as in PyTorch; in evaluation they are the running ones. A batch of one value per channel, which
-// PyTorch refuses, has variance 0: its y is the bias, and running_var stays as it was. A batch of
-// none changes nothing.
-//
-// With `sync`, the batch is that of all ranks: one gather in Forward, one in Backward. A rank
-// without samples takes part.
+// batch_norm as kit/image_op_shapes.h has it.
 //
 // Backward, with n = (x - mean) / deviation and means over the batch of all ranks:
 //   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
@@ -24,19 +13,15 @@ namespace {
 
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
-class BatchNormOp final : public CudaOp {
+class BatchNormOp final : public kit::ShapedOp<CudaOp, kit::BatchNormRule> {
  public:
-  BatchNormOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context),
-        momentum_(attributes.Float("momentum")),
-        epsilon_(attributes.Float("epsilon")),
-        sync_(attributes.Bool("sync")) {}
+  using ShapedOp::ShapedOp;
   ~BatchNormOp() { device().Free(gathered_); }
   BatchNormOp(const BatchNormOp&) = delete;
   BatchNormOp& operator=(const BatchNormOp&) = delete;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferBatchNorm(Inferring(inputs, signature), sync_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     channels_ = inputs[kX].shape[-1];
     const auto moments_bytes = channels_ * static_cast<int64_t>(sizeof(Moments));
     parts_ = BatchNormParts(inputs[kX].shape.Count(0, -1), channels_);
@@ -46,7 +31,6 @@ class BatchNormOp final : public CudaOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&]<typename T>(T) { return ForwardOf<T>(call, stream); });
   }
@@ -69,7 +53,7 @@ class BatchNormOp final : public CudaOp {
   Status Prepare(const OpCall& call, SumsOf<Sums>* sums) noexcept {
     auto* const parts = static_cast<Sums*>(call.workspace);
     *sums = {parts, parts + parts_ * channels_, parts + parts_ * channels_};
-    if (!sync_ || call.replicas == nullptr) return {};
+    if (!given_.sync || call.replicas == nullptr) return {};
     sums->rank = call.replicas->rank();
     sums->ranks = call.replicas->size();
     if (gathered_ == nullptr) {
@@ -96,12 +80,9 @@ class BatchNormOp final : public CudaOp {
   }
 
   BatchNormParameters Parameters(const OpCall& call) const noexcept {
-    return {call.inputs[kWeight].f32(),
-            call.inputs[kBias].f32(),
-            call.inputs[kRunningMean].f32(),
-            call.inputs[kRunningVar].f32(),
-            momentum_,
-            epsilon_};
+    return {
+        call.inputs[kWeight].f32(),     call.inputs[kBias].f32(), call.inputs[kRunningMean].f32(),
+        call.inputs[kRunningVar].f32(), given_.momentum,          given_.epsilon};
   }
 
   template <typename T>
@@ -153,8 +134,6 @@ class BatchNormOp final : public CudaOp {
 
   static int64_t Rows(const OpCall& call) noexcept { return call.inputs[kX].shape.Count(0, -1); }
 
-  const double momentum_, epsilon_;
-  const bool sync_;
   int64_t channels_ = 0;
   int64_t parts_ = 0;         // of a full batch
   void* gathered_ = nullptr;  // of all ranks

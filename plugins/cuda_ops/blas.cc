@@ -188,9 +188,7 @@ Status Blas::Find(const MatrixProduct& product, const MatrixOperands& operands,
       return {};
     }
   }
-  if (workspace_ == nullptr) {
-    ENGINE_RETURN_IF_ERROR(device_.Allocate(kWorkspaceBytes, &workspace_));
-  }
+  if (workspace_ == nullptr) ENGINE_RETURN_IF_ERROR(device_.Allocate(kWorkspaceBytes, &workspace_));
   std::unique_ptr<Plan> plan(new (std::nothrow) Plan(product, alignments));
   if (plan == nullptr) return Status::Error(StatusCode::kResourceExhausted, "memory is out");
   ENGINE_RETURN_IF_ERROR(MakePlan(plan.get()));

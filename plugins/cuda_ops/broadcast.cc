@@ -2,7 +2,6 @@
 // maximum, minimum, power; where(condition, a, b); prelu(x, weight). What is repeated gets the sum of
 // the gradients of its repetitions. accumulate: add of equal shapes.
 #include <string_view>
-#include <utility>
 
 #include "cuda_op.h"
 #include "kernels/elementwise.h"
@@ -128,6 +127,7 @@ Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
   return PassGradient(source, call.input_grads[i], Accumulates(call, input), stream);
 }
 
+const OpFactory kMakeAccumulate = kit::NewOp<BroadcastOp<kSum>>;
 const OpFactory kMakeAdd = kit::NewOp<BroadcastOp<kSum>>;
 const OpFactory kMakeSubtract = kit::NewOp<BroadcastOp<kDifference>>;
 const OpFactory kMakeMultiply = kit::NewOp<BroadcastOp<kProduct>>;

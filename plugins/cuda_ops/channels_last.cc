@@ -2,6 +2,7 @@
 // back. flatten: (B, ...) to (B, product of the rest); reshape: to any shape; for these all are
 // positions of one channel. With one channel the result is another shape for the same memory, but a
 // float32 batch of a bfloat16 run is rounded on the way.
+#include <optional>
 
 #include "cuda_op.h"
 #include "kernels/channels.h"
@@ -17,13 +18,13 @@ template <Kind kKind>
 class ReshapeOp final : public CudaOp {
  public:
   ReshapeOp(const OpContext& context, const Options& attributes) noexcept : CudaOp(context) {
-    if constexpr (kKind == Kind::kReshape) shape_ = kit::DimList(attributes.Ints("shape"));
+    if constexpr (kKind == Kind::kReshape) shape_.emplace(attributes);
   }
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
     ENGINE_RETURN_IF_ERROR(kKind == Kind::kFlatten        ? kit::InferFlatten(op)
-                           : kKind == Kind::kReshape      ? kit::InferReshape(op, shape_)
+                           : kKind == Kind::kReshape      ? shape_->Infer(op)
                            : kKind == Kind::kChannelsLast ? kit::InferToChannelsLast(op)
                                                           : kit::InferToChannelsFirst(op));
     const Shape& x = inputs[0].shape;
@@ -68,7 +69,7 @@ class ReshapeOp final : public CudaOp {
     });
   }
 
-  kit::DimList shape_{{}};
+  std::optional<kit::ReshapeRule> shape_;
   int64_t rows_ = 1, columns_ = 1;  // of the matrix that each sample is
   bool is_view_ = false;
 };

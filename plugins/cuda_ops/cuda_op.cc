@@ -14,9 +14,7 @@ Status CudaOp::Backward(const OpCall& call) noexcept {
   };
   bool all_missing = true;
   for (const TensorView& gradient : call.output_grads) all_missing &= is_missing(gradient);
-  if (all_missing) {
-    return kit::NoOutputGradient(name());
-  }
+  if (all_missing) return kit::NoOutputGradient(name());
   ENGINE_RETURN_IF_ERROR(device().Use());
   return DoBackward(call, Native(call.stream));
 }

@@ -115,18 +115,7 @@ Status PassGradient(const OpCall& call, const TensorView& source, int32_t input,
 // The op "attention", for another op; null when memory is out.
 Op* NewAttention(const OpContext& context, int64_t heads, bool causal) noexcept;
 
-extern const OpFactory kMakeAbs, kMakeAdd, kMakeAddLayerNorm, kMakeAttention, kMakeAvgPool,
-    kMakeBatchNorm, kMakeBinaryCrossEntropy, kMakeClip, kMakeConcat, kMakeConv2d,
-    kMakeConvTranspose2d, kMakeCos, kMakeDivide, kMakeDropout, kMakeElu, kMakeEmbedding, kMakeErf,
-    kMakeExp, kMakeExpand, kMakeFlatten, kMakeGather, kMakeGelu, kMakeGeluErf, kMakeGlobalAvgPool,
-    kMakeGlobalMaxPool, kMakeGroupNorm, kMakeHardSigmoid, kMakeHardSwish, kMakeHuber,
-    kMakeLayerNorm, kMakeLeakyRelu, kMakeLinear, kMakeLog, kMakeLogSoftmax, kMakeMatmul,
-    kMakeMaxPool, kMakeMaximum, kMakeMeanAbsoluteError, kMakeMeanSquaredError, kMakeMinimum,
-    kMakeMish, kMakeMlp, kMakeMultiply, kMakePad, kMakePow, kMakePower, kMakePrelu, kMakeReciprocal,
-    kMakeReduceMax, kMakeReduceMean, kMakeReduceSum, kMakeRelu, kMakeReshape, kMakeResize,
-    kMakeRmsNorm, kMakeRotaryEmbedding, kMakeScale, kMakeScaledDotProductAttention, kMakeSigmoid,
-    kMakeSilu, kMakeSin, kMakeSlice, kMakeSoftmax, kMakeSoftmaxCrossEntropy, kMakeSoftplus,
-    kMakeSqrt, kMakeSubtract, kMakeTanh, kMakeTiedLinear, kMakeToChannelsFirst, kMakeToChannelsLast,
-    kMakeTranspose, kMakeWhere;
+ENGINE_KIT_EACH_OP(ENGINE_KIT_DECLARE_OP)
+extern const OpFactory kMakeAddLayerNorm, kMakeMlp;
 
 }  // namespace engine::cuda_ops

@@ -1,7 +1,5 @@
-// dropout: while it trains, y = x / (1 - rate) for the elements that are kept, each with
-// probability 1 - rate, and 0 for the others (Srivastava et al., JMLR 15, 2014). In evaluation y =
-// x. The masks are those of kernels/dropout.h, so Backward computes them again. The first dimension
-// of the input is the samples.
+// dropout as kit/op_shapes.h has it. The masks are those of kernels/dropout.h, so Backward computes
+// them again.
 #include "kernels/dropout.h"
 
 #include <algorithm>
@@ -13,15 +11,9 @@
 namespace engine::cuda_ops {
 namespace {
 
-class DropoutOp final : public CudaOp {
+class DropoutOp final : public kit::ShapedOp<CudaOp, kit::DropoutRule> {
  public:
-  DropoutOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), rate_(attributes.Float("rate")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    batched_ = !inputs.empty() && inputs[0].batched != 0;
-    return kit::InferDropout(Inferring(inputs, signature), rate_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -38,11 +30,11 @@ class DropoutOp final : public CudaOp {
   }
 
  private:
-  bool Identity() const noexcept { return rate_ == 0.0; }
+  bool Identity() const noexcept { return given_.rate == 0.0; }
 
   Status Apply(const OpCall& call, const TensorView& source, const TensorView& target, bool sum,
                cudaStream_t stream) const noexcept {
-    const double threshold = std::min(std::round(rate_ * 0x1p32), 0x1p32 - 1);
+    const double threshold = std::min(std::round(given_.rate * 0x1p32), 0x1p32 - 1);
     const StepScalars* const scalars = call.scalars;
     const DropoutMask mask = {
         .seed = call.seed,
@@ -52,18 +44,15 @@ class DropoutOp final : public CudaOp {
         .step_word = scalars == nullptr ? nullptr : &scalars->step,
         .first_sample_word = scalars == nullptr ? nullptr : &scalars->first_sample,
         // What is not cut into samples is the same on all ranks.
-        .sample_size = batched_ ? static_cast<uint64_t>(source.shape.Count(1)) : 0,
+        .sample_size = given_.batched ? static_cast<uint64_t>(source.shape.Count(1)) : 0,
         .threshold = static_cast<uint32_t>(threshold),
-        .scale = static_cast<float>(1.0 / (1.0 - rate_))};
+        .scale = static_cast<float>(1.0 / (1.0 - given_.rate))};
     return WithElement(activation(), [&]<typename T>(T) {
       return Launched(
           LaunchDropout(mask, As<const T>(source), As<T>(target), sum, source.count(), stream),
           "mask");
     });
   }
-
-  const double rate_;
-  bool batched_ = false;
 };
 
 }  // namespace

@@ -9,16 +9,15 @@
 namespace engine::cuda_ops {
 namespace {
 
-class EmbeddingOp final : public CudaOp, public RowTableBase {
+class EmbeddingOp final : public kit::ShapedOp<CudaOp, kit::EmbeddingRule>, public RowTableBase {
  public:
-  EmbeddingOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
   void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferEmbedding(Inferring(inputs, signature), given_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const EmbeddingScratch scratch(nullptr, inputs[kTokens].shape.Count(), given_.width,
                                    given_.vocabulary);
     ENGINE_RETURN_IF_ERROR(Launched(scratch.error, "asking for the scratch of a sort"));
@@ -26,7 +25,6 @@ class EmbeddingOp final : public CudaOp, public RowTableBase {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& tokens = call.inputs[kTokens];
     return WithElement(activation(), [&]<typename T>(T) {
@@ -69,8 +67,6 @@ class EmbeddingOp final : public CudaOp, public RowTableBase {
 
  private:
   static constexpr int32_t kTokens = 0, kWeight = 1, kPositions = 2;
-
-  const kit::EmbeddingAttributes given_;
 };
 
 }  // namespace

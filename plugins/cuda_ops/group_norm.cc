@@ -1,6 +1,4 @@
-// group_norm: y = (x - mean) / sqrt(variance + epsilon) * weight + bias, with mean and variance of
-// each sample and group of channels (Wu and He, arXiv:1803.08494); as many groups as channels make
-// instance norm. Saved for backward: mean and 1 / deviation of each.
+// group_norm as kit/image_op_shapes.h has it. Saved for backward: mean and 1 / deviation of each.
 #include "kernels/group_norm.h"
 
 #include "cuda_op.h"
@@ -10,16 +8,13 @@
 namespace engine::cuda_ops {
 namespace {
 
-class GroupNormOp final : public CudaOp {
+class GroupNormOp final : public kit::ShapedOp<CudaOp, kit::GroupNormRule> {
  public:
-  GroupNormOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context),
-        groups_(attributes.Int("groups")),
-        epsilon_(static_cast<float>(attributes.Float("epsilon"))) {}
+  using ShapedOp::ShapedOp;
 
+ protected:
   // The workspace: statistics where nothing is saved, means; sums.
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferGroupNorm(Inferring(inputs, signature), groups_));
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& x = inputs[kX].shape;
     signature->saved_bytes = StatisticsBytes(x[0]);
     signature->workspace_bytes =
@@ -27,7 +22,6 @@ class GroupNormOp final : public CudaOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& y = call.outputs[0];
     void* const statistics = call.saved != nullptr ? call.saved : call.workspace;
@@ -47,10 +41,11 @@ class GroupNormOp final : public CudaOp {
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   int64_t StatisticsBytes(int64_t samples) const noexcept {
-    return AlignedBytes(samples * groups_ * static_cast<int64_t>(sizeof(RowStatistics)));
+    return AlignedBytes(samples * given_.groups * static_cast<int64_t>(sizeof(RowStatistics)));
   }
   GroupNormShape ShapeOf(const Shape& x) const noexcept {
-    return {x[0], x.Count(1, -1), groups_, x[-1] / groups_, epsilon_};
+    return {x[0], x.Count(1, -1), given_.groups, x[-1] / given_.groups,
+            static_cast<float>(given_.epsilon)};
   }
 
   template <typename T>
@@ -79,9 +74,6 @@ class GroupNormOp final : public CudaOp {
                                 As<T>(call.input_grads[kX]), Accumulates(call, kX), stream),
         "backward");
   }
-
-  const int64_t groups_;
-  const float epsilon_;
 };
 
 }  // namespace

@@ -8,14 +8,9 @@
 namespace engine::cuda_ops {
 namespace {
 
-class MatmulOp final : public CudaOp {
+class MatmulOp final : public kit::ShapedOp<CudaOp, kit::MatmulRule> {
  public:
-  MatmulOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), given_(attributes) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferMatmul(Inferring(inputs, signature), given_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -91,8 +86,6 @@ class MatmulOp final : public CudaOp {
     }
     return batch;
   }
-
-  const kit::MatmulAttributes given_;
 };
 
 }  // namespace

@@ -42,112 +42,92 @@ class MoveOp : public CudaOp {
   }
 };
 
-class TransposeOp final : public MoveOp {
+class TransposeOp final : public kit::ShapedOp<MoveOp, kit::TransposeRule> {
  public:
-  TransposeOp(const OpContext& context, const Options& attributes) noexcept
-      : MoveOp(context), given_(attributes.Ints("order")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferTranspose(Inferring(inputs, signature), given_, order_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   StridedMap MapOf(int32_t, const TensorView& x, const TensorView& y) const noexcept override {
     StridedMap map = MapOver(y.shape);
     const StridedTensor dense = Dense(x);
     map.in[0] = dense;
-    for (int32_t i = 0; i < y.shape.ndim; ++i) map.in[0].strides[i] = dense.strides[order_[i]];
+    for (int32_t i = 0; i < y.shape.ndim; ++i)
+      map.in[0].strides[i] = dense.strides[given_.order[i]];
     map.out = Dense(y);
     return map;
   }
-
- private:
-  const kit::DimList given_;
-  int32_t order_[kMaxDims] = {};
 };
 
-class ExpandOp final : public MoveOp {
+class ExpandOp final : public kit::ShapedOp<MoveOp, kit::ExpandRule> {
  public:
-  ExpandOp(const OpContext& context, const Options& attributes) noexcept
-      : MoveOp(context), given_(attributes.Ints("shape")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    signature->workspace_bytes = kStridedScratchBytes;
-    return kit::InferExpand(Inferring(inputs, signature), given_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
+    signature->workspace_bytes = kStridedScratchBytes;
+    return {};
+  }
+
   StridedMap MapOf(int32_t, const TensorView& x, const TensorView& y) const noexcept override {
     StridedMap map = MapOver(y.shape);
     map.in[0] = Repeated(x, y.shape.ndim);
     map.out = Dense(y);
     return map;
   }
-
- private:
-  const kit::DimList given_;
 };
 
 // An input without samples among others with them is repeated for each.
-class ConcatOp final : public MoveOp {
+class ConcatOp final : public kit::ShapedOp<MoveOp, kit::ConcatRule> {
  public:
-  ConcatOp(const OpContext& context, const Options& attributes) noexcept
-      : MoveOp(context), given_(attributes.Int("axis")) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferConcat(Inferring(inputs, signature), given_, &axis_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     int64_t begin = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      begins_[i] = std::exchange(begin, begin + inputs[i].shape[axis_]);
+      begins_[i] = std::exchange(begin, begin + inputs[i].shape[given_.axis]);
     }
     signature->workspace_bytes = kStridedScratchBytes;
     return {};
   }
 
- protected:
   StridedMap MapOf(int32_t input, const TensorView& x,
                    const TensorView& y) const noexcept override {
     Shape part = y.shape;
-    part[axis_] = x.shape[axis_];
+    part[given_.axis] = x.shape[given_.axis];
     StridedMap map = MapOver(part);
     map.in[0] = x.shape == part ? Dense(x) : Repeated(x, part.ndim);
     map.out = Dense(y);
-    Move(begins_[input] * map.out.strides[axis_], &map.out);
+    Move(begins_[input] * map.out.strides[given_.axis], &map.out);
     return map;
   }
 
  private:
-  const int64_t given_;
-  int32_t axis_ = 0;
   int64_t begins_[kMaxOpInputs] = {};
 };
 
-class SliceOp final : public MoveOp {
+class SliceOp final : public kit::ShapedOp<MoveOp, kit::SliceRule> {
  public:
-  SliceOp(const OpContext& context, const Options& attributes) noexcept
-      : MoveOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferSlice(Inferring(inputs, signature), given_, &range_));
-    leaves_out_ = range_.count < inputs[0].shape[range_.axis];
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature*) noexcept override {
+    leaves_out_ = given_.range.count < inputs[0].shape[given_.range.axis];
     return {};
   }
 
- protected:
   StridedMap MapOf(int32_t, const TensorView& x, const TensorView& y) const noexcept override {
     StridedMap map = MapOver(y.shape);
     map.in[0] = Dense(x);
-    int64_t& stride = map.in[0].strides[range_.axis];
-    Move(range_.begin * stride, &map.in[0]);
-    stride *= range_.step;
+    int64_t& stride = map.in[0].strides[given_.range.axis];
+    Move(given_.range.begin * stride, &map.in[0]);
+    stride *= given_.range.step;
     map.out = Dense(y);
     return map;
   }
   bool LeavesOut() const noexcept override { return leaves_out_; }
 
  private:
-  const kit::SliceAttributes given_;
-  kit::AxisRange range_;
   bool leaves_out_ = false;
 };
 
@@ -155,20 +135,18 @@ class SliceOp final : public MoveOp {
 enum class Reduction { kSum, kMean, kMax };
 
 template <Reduction kReduction>
-class ReduceOp final : public MoveOp {
+class ReduceOp final : public kit::ShapedOp<MoveOp, kit::ReduceRule> {
  public:
-  ReduceOp(const OpContext& context, const Options& attributes) noexcept
-      : MoveOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    constexpr bool kMax = kReduction == Reduction::kMax;
-    ENGINE_RETURN_IF_ERROR(kit::InferReduce(Inferring(inputs, signature), given_, kMax, &axes_));
-    share_bytes_ = kMax ? AlignedBytes(signature->outputs[0].shape.Count() * 4) : 0;
+ protected:
+  Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
+    share_bytes_ =
+        kReduction == Reduction::kMax ? AlignedBytes(signature->outputs[0].shape.Count() * 4) : 0;
     signature->workspace_bytes = kStridedScratchBytes + share_bytes_;
     return {};
   }
 
- protected:
   Status DoBackward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (kReduction != Reduction::kMax) return MoveOp::DoBackward(call, stream);
     if (!WantsGradient(call, 0)) return {};
@@ -203,7 +181,7 @@ class ReduceOp final : public MoveOp {
     map.largest = kReduction == Reduction::kMax;
     int64_t reduced = 1;
     for (int32_t i = 0; i < x.shape.ndim; ++i) {
-      if ((axes_ >> i & 1) != 0) reduced *= x.shape[i];
+      if ((given_.axes >> i & 1) != 0) reduced *= x.shape[i];
     }
     if (kReduction == Reduction::kMean) map.p = 1 / static_cast<float>(reduced);
     return map;
@@ -215,15 +193,13 @@ class ReduceOp final : public MoveOp {
     StridedTensor tensor = {y.data, IsBf16(y), {}};
     int64_t stride = 1;
     for (int32_t i = x.ndim - 1; i >= 0; --i) {
-      if ((axes_ >> i & 1) != 0) continue;
+      if ((given_.axes >> i & 1) != 0) continue;
       tensor.strides[i] = stride;
       stride *= x[i];
     }
     return tensor;
   }
 
-  const kit::ReduceAttributes given_;
-  uint32_t axes_ = 0;
   int64_t share_bytes_ = 0;
 };
 

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,91 +12,17 @@
 #include "cuda_op.h"
 #include "cudnn_attention.h"
 #include "cudnn_library.h"
-#include "kit/array_op_attributes.h"
+#include "kit/create.h"
 #include "kit/op_attributes.h"
 #include "kit/options.h"
 
 namespace engine::cuda_ops {
 namespace {
 
-// The ops of cpu_ops, and two that models take in the place of several of them: add_layer_norm,
-// mlp.
-constexpr kit::OpEntry<OpContext> kOps[] = {
-    {"linear", &kMakeLinear},
-    {"tied_linear", &kMakeTiedLinear},
-    {"mlp", &kMakeMlp},
-    {"relu", &kMakeRelu},
-    {"gelu", &kMakeGelu},
-    {"tanh", &kMakeTanh},
-    {"add", &kMakeAdd},
-    {"layer_norm", &kMakeLayerNorm},
-    {"add_layer_norm", &kMakeAddLayerNorm},
-    {"batch_norm", &kMakeBatchNorm},
-    {"dropout", &kMakeDropout},
-    {"embedding", &kMakeEmbedding},
-    {"attention", &kMakeAttention},
-    {"flatten", &kMakeFlatten},
-    {"to_channels_last", &kMakeToChannelsLast},
-    {"conv2d", &kMakeConv2d},
-    {"max_pool", &kMakeMaxPool},
-    {"avg_pool", &kMakeAvgPool},
-    {"global_avg_pool", &kMakeGlobalAvgPool},
-    {"softmax_cross_entropy", &kMakeSoftmaxCrossEntropy},
-    {"accumulate", &kMakeAdd},
-    {"to_channels_first", &kMakeToChannelsFirst},
-    {"conv_transpose2d", &kMakeConvTranspose2d},
-    {"global_max_pool", &kMakeGlobalMaxPool},
-    {"resize", &kMakeResize},
-    {"group_norm", &kMakeGroupNorm},
-    {"rms_norm", &kMakeRmsNorm},
-    {"subtract", &kMakeSubtract},
-    {"multiply", &kMakeMultiply},
-    {"divide", &kMakeDivide},
-    {"maximum", &kMakeMaximum},
-    {"minimum", &kMakeMinimum},
-    {"power", &kMakePower},
-    {"where", &kMakeWhere},
-    {"prelu", &kMakePrelu},
-    {"scale", &kMakeScale},
-    {"sigmoid", &kMakeSigmoid},
-    {"silu", &kMakeSilu},
-    {"hard_sigmoid", &kMakeHardSigmoid},
-    {"hard_swish", &kMakeHardSwish},
-    {"leaky_relu", &kMakeLeakyRelu},
-    {"elu", &kMakeElu},
-    {"gelu_erf", &kMakeGeluErf},
-    {"clip", &kMakeClip},
-    {"exp", &kMakeExp},
-    {"log", &kMakeLog},
-    {"sqrt", &kMakeSqrt},
-    {"reciprocal", &kMakeReciprocal},
-    {"abs", &kMakeAbs},
-    {"erf", &kMakeErf},
-    {"softplus", &kMakeSoftplus},
-    {"mish", &kMakeMish},
-    {"sin", &kMakeSin},
-    {"cos", &kMakeCos},
-    {"pow", &kMakePow},
-    {"softmax", &kMakeSoftmax},
-    {"log_softmax", &kMakeLogSoftmax},
-    {"matmul", &kMakeMatmul},
-    {"scaled_dot_product_attention", &kMakeScaledDotProductAttention},
-    {"rotary_embedding", &kMakeRotaryEmbedding},
-    {"reshape", &kMakeReshape},
-    {"transpose", &kMakeTranspose},
-    {"concat", &kMakeConcat},
-    {"slice", &kMakeSlice},
-    {"pad", &kMakePad},
-    {"expand", &kMakeExpand},
-    {"gather", &kMakeGather},
-    {"reduce_mean", &kMakeReduceMean},
-    {"reduce_sum", &kMakeReduceSum},
-    {"reduce_max", &kMakeReduceMax},
-    {"mean_squared_error", &kMakeMeanSquaredError},
-    {"mean_absolute_error", &kMakeMeanAbsoluteError},
-    {"huber", &kMakeHuber},
-    {"binary_cross_entropy", &kMakeBinaryCrossEntropy},
-};
+// All of those, and two that models take in the place of several of them.
+constexpr kit::OpEntry<OpContext> kOps[] = {{"mlp", &kMakeMlp},
+                                            {"add_layer_norm", &kMakeAddLayerNorm},
+                                            ENGINE_KIT_EACH_OP(ENGINE_KIT_OP_ENTRY)};
 
 constexpr std::array kOwnOptions = {
     kit::IntOption("device", "-1", -1, 1023,
@@ -116,16 +41,18 @@ constexpr std::array kOwnOptions = {
                     "only if not deterministic"),
     kit::BoolOption("deterministic", "true",
                     "whether a run repeats to the bit; false: cuDNN may add up gradients of "
-                    "attention in any order"),
-    kit::Attribute("mlp", kit::IntOption("units", "", 1, kit::kMaxExtent,
-                                         "size of the last dimension between the two layers")),
-    kit::Attribute("mlp", kit::FloatOption("init_scale", "0.02", 1e-12, 1,
-                                           "standard deviation of the initial weights of fc")),
-    kit::Attribute("mlp", kit::FloatOption("proj_init_scale", "0.02", 1e-12, 1,
-                                           "standard deviation of the initial weights of proj")),
-    kit::Attribute("add_layer_norm", kit::kEpsilon)};
+                    "attention in any order")};
 
-constexpr auto kOptions = kit::WithOpAttributes(kOwnOptions, kit::kArrayOpAttributes);
+constexpr auto kOptions = kit::Joined(
+    kOwnOptions,
+    kit::AttributesOf("mlp",
+                      kit::IntOption("units", "", 1, kit::kMaxExtent,
+                                     "size of the last dimension between the two layers"),
+                      kit::FloatOption("init_scale", "0.02", 1e-12, 1,
+                                       "standard deviation of the initial weights of fc"),
+                      kit::FloatOption("proj_init_scale", "0.02", 1e-12, 1,
+                                       "standard deviation of the initial weights of proj")),
+    kit::AttributesOf("add_layer_norm", kit::kEpsilon), kit::kOpAttributes);
 
 class CudaOpLibrary final : public OpLibraryBase {
  public:
@@ -179,10 +106,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
                                        .tune_file = std::string(options.String("tune_file")),
                                        .host = &host},
                                       &blas));
-  *out = new (std::nothrow)
-      CudaOpLibrary(std::move(device), std::move(blas), precision, options, &host);
-  if (*out != nullptr) return {};
-  return Status::Error(StatusCode::kResourceExhausted, "no memory for cuda_ops");
+  return kit::Make<CudaOpLibrary>(out, std::move(device), std::move(blas), precision, options,
+                                  &host);
 }
 
 }  // namespace

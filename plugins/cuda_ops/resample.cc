@@ -137,55 +137,40 @@ class ResampleOp : public CudaOp {
   AxisTable forward_[kMaxDims], backward_[kMaxDims];
 };
 
-class PadOp final : public ResampleOp {
+class PadOp final : public kit::ShapedOp<ResampleOp, kit::PadRule> {
  public:
-  PadOp(const OpContext& context, const Options& attributes) noexcept
-      : ResampleOp(context), given_(attributes) {
-    value_ = given_.value;
-  }
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferPad(Inferring(inputs, signature), given_));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
+    value_ = given_.value;
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
-    const int32_t first = kit::FirstAxis(inputs[0]);
     return SetTables(x, [&](HostTable* tables) {
-      for (int32_t axis = first; axis < x.ndim; ++axis) {
+      for (int32_t axis = given_.first; axis < x.ndim; ++axis) {
         for (int64_t i = 0; x[axis] != y[axis] && i < y[axis]; ++i) {
-          const int64_t place = given_.Source(i - given_.before[axis - first], x[axis]);
+          const int64_t place = given_.Source(i - given_.before[axis - given_.first], x[axis]);
           if (place >= 0) tables[axis].Add(place, 1);
           tables[axis].EndPosition();
         }
       }
     });
   }
-
- private:
-  const kit::PadAttributes given_;
 };
 
-class GatherOp final : public ResampleOp {
+class GatherOp final : public kit::ShapedOp<ResampleOp, kit::GatherRule> {
  public:
-  GatherOp(const OpContext& context, const Options& attributes)
-      : ResampleOp(context), axis_(attributes.Int("axis")) {
-    const std::span<const int64_t> indices = attributes.Ints("indices");
-    indices_.assign(indices.begin(), indices.end());
-  }
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    int32_t axis = 0;
-    ENGINE_RETURN_IF_ERROR(kit::InferGather(Inferring(inputs, signature), axis_, indices_, &axis));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature*) noexcept override {
     const Shape& x = inputs[0].shape;
     return SetTables(x, [&](HostTable* tables) {
-      for (const int64_t index : indices_) {
-        tables[axis].Add(index < 0 ? index + x[axis] : index, 1);
-        tables[axis].EndPosition();
+      for (size_t i = 0; i < given_.count; ++i) {
+        tables[given_.axis].Add(given_.Source(static_cast<int64_t>(i), x[given_.axis]), 1);
+        tables[given_.axis].EndPosition();
       }
     });
   }
-
- private:
-  const int64_t axis_;
-  std::vector<int64_t> indices_;
 };
 
 class ResizeOp final : public ResampleOp {

@@ -8,14 +8,9 @@
 namespace engine::cuda_ops {
 namespace {
 
-class RotaryOp final : public CudaOp {
+class RotaryOp final : public kit::ShapedOp<CudaOp, kit::RotaryRule> {
  public:
-  RotaryOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), interleaved_(attributes.Bool("interleaved")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferRotaryEmbedding(Inferring(inputs, signature));
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -30,7 +25,7 @@ class RotaryOp final : public CudaOp {
  private:
   Status Turn(const OpCall& call, const TensorView& x, const TensorView& y, bool backward, bool sum,
               cudaStream_t stream) const noexcept {
-    const RotaryShape shape = {x.shape.Count(0, -1), x.shape[-2], x.shape[-1], interleaved_};
+    const RotaryShape shape = {x.shape.Count(0, -1), x.shape[-2], x.shape[-1], given_.interleaved};
     const auto launch = [&]<typename T, typename To>(T, To) {
       return Launched(LaunchRotary(shape, As<const T>(x), As<const T>(call.inputs[1]),
                                    As<const T>(call.inputs[2]), As<To>(y), backward, sum, stream),
@@ -40,8 +35,6 @@ class RotaryOp final : public CudaOp {
       return x.dtype == y.dtype ? launch(T{}, T{}) : launch(T{}, float{});
     });
   }
-
-  const bool interleaved_;
 };
 
 }  // namespace

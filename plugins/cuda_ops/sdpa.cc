@@ -38,13 +38,12 @@ MatrixBatch Matrices(const void* data, int64_t rows, int64_t columns, bool trans
   return {const_cast<void*>(data), {rows * columns}, transposed};
 }
 
-class SdpaOp final : public CudaOp {
+class SdpaOp final : public kit::ShapedOp<CudaOp, kit::SdpaRule> {
  public:
-  SdpaOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), given_(attributes) {}
+  using ShapedOp::ShapedOp;
 
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::InferSdpa(Inferring(inputs, signature)));
+ protected:
+  Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& q = inputs[kQuery].shape;
     if (IsFused(inputs)) return InferFused(q, signature);
     const Extents of(q, inputs[kKey].shape, inputs[kValue].shape);
@@ -55,7 +54,6 @@ class SdpaOp final : public CudaOp {
     return {};
   }
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (call.outputs[0].count() == 0) return {};
     if (fused_ != nullptr) return ForwardFused(call, stream);
@@ -256,13 +254,12 @@ class SdpaOp final : public CudaOp {
     return {};
   }
 
-  const kit::SdpaAttributes given_;
   std::unique_ptr<Op> fused_;
   int64_t saved_ = 0, workspace_ = 0;  // of fused_
 };
 
 }  // namespace
 
-const OpFactory kMakeScaledDotProductAttention = kit::NewOp<SdpaOp>;
+const OpFactory kMakeSdpa = kit::NewOp<SdpaOp>;
 
 }  // namespace engine::cuda_ops

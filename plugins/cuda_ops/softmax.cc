@@ -9,14 +9,9 @@
 namespace engine::cuda_ops {
 namespace {
 
-class SoftmaxOp final : public CudaOp {
+class SoftmaxOp final : public kit::ShapedOp<CudaOp, kit::SoftmaxRule> {
  public:
-  SoftmaxOp(const OpContext& context, const Options& attributes) noexcept
-      : CudaOp(context), given_(attributes.Int("axis")) {}
-
-  Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferSoftmax(Inferring(inputs, signature), given_, &axis_);
-  }
+  using ShapedOp::ShapedOp;
 
  protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
@@ -44,12 +39,10 @@ class SoftmaxOp final : public CudaOp {
 
  private:
   SoftmaxShape ShapeOf(const Shape& x) const noexcept {
-    const int64_t length = x[axis_], inner = x.Count(axis_ + 1);
-    return {x.Count(0, axis_) * inner, length, inner, std::string_view(name()) == "log_softmax"};
+    const int64_t length = x[given_.axis], inner = x.Count(given_.axis + 1);
+    return {x.Count(0, given_.axis) * inner, length, inner,
+            std::string_view(name()) == "log_softmax"};
   }
-
-  const int64_t given_;
-  int32_t axis_ = 0;
 };
 
 }  // namespace

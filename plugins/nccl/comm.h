@@ -10,7 +10,6 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <thread>
 #include <utility>
 

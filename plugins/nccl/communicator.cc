@@ -2,7 +2,7 @@
 
 #include <exception>
 #include <mutex>
-#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 

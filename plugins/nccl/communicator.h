@@ -2,8 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 
 #include "arenas.h"

@@ -1,5 +1,4 @@
 // net: a list of layers from the configuration, each fed by the one before it.
-#include <string>
 #include <vector>
 
 #include "kit/loss_model.h"

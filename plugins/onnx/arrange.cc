@@ -93,9 +93,7 @@ Result<ModelValue> Lowering::Transpose(const Node& node, const Value& value,
     std::ranges::sort(before);
     if (runs.size() > size_t{kMaxDims}) return TransposeTwice(node, value, order, runs);
     Shape shape;
-    for (const std::vector<int>& run : before) {
-      shape.dims[shape.ndim++] = ExtentOf(layout, run);
-    }
+    for (const std::vector<int>& run : before) shape.dims[shape.ndim++] = ExtentOf(layout, run);
     if (layout.batched) shape[0] = spec.shape[0];
     ENGINE_ASSIGN_OR_RETURN(engine, Reshape(node, engine, shape));
     Dims places;

@@ -1,7 +1,6 @@
 #include "products.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>

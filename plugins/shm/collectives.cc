@@ -356,9 +356,7 @@ void Collectives::ReduceDirect(const Transfer& transfer) noexcept {
     const size_t block = std::min(kBlockElements, count - done);
     uint8_t* const result = targets_[static_cast<size_t>(rank_)];
     Reduce(transfer, result, block);
-    for (uint8_t*& target : targets_) {
-      Copy(target, result, static_cast<int64_t>(block * size));
-    }
+    for (uint8_t*& target : targets_) Copy(target, result, static_cast<int64_t>(block * size));
     for (uint8_t*& target : targets_) target += block * size;
     for (const uint8_t*& source : sources_) source += block * size;
   }

@@ -44,12 +44,8 @@ class Rendezvous {
     ENGINE_RETURN_IF_ERROR(MakeSegment());
     ENGINE_RETURN_IF_ERROR(Listen());
     for (int peer = 0; peer < ranks_.rank; ++peer) ENGINE_RETURN_IF_ERROR(ConnectTo(peer));
-    for (int n = ranks_.rank + 1; n < ranks_.world_size; ++n) {
-      ENGINE_RETURN_IF_ERROR(AcceptOne());
-    }
-    for (int peer = 0; peer < ranks_.rank; ++peer) {
-      ENGINE_RETURN_IF_ERROR(ReadAnswer(peer));
-    }
+    for (int n = ranks_.rank + 1; n < ranks_.world_size; ++n) ENGINE_RETURN_IF_ERROR(AcceptOne());
+    for (int peer = 0; peer < ranks_.rank; ++peer) ENGINE_RETURN_IF_ERROR(ReadAnswer(peer));
     host_.Log(LogLevel::kDebug, "mapped the memory of all ranks");
     return std::move(mesh_);
   }

@@ -8,7 +8,6 @@
 // store. Processes of other users are turned away.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -102,9 +102,7 @@ Status Rounds::LookAround(int peer, uint32_t round, const WaitLimits& limits) no
   Status end = EndOf(this->peer(peer).control(), peer);
   if (end.ok() && this->peer(peer).gone()) {
     end = EndOf(this->peer(peer).control(), peer);  // what it wrote before it went
-    if (end.ok()) {
-      end = Status::Error(StatusCode::kPeerLost, "rank %d died", peer).WithRank(peer);
-    }
+    if (end.ok()) end = Status::Error(StatusCode::kPeerLost, "rank %d died", peer).WithRank(peer);
   }
   // A rank that did its part and left is no loss.
   if (!end.ok()) return Reached(peer, round) ? Status() : end;

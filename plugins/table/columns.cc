@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>

@@ -2,7 +2,6 @@
 #include <array>
 #include <cinttypes>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>

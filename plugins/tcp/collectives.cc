@@ -174,9 +174,7 @@ Status Collectives::ReducePart(const std::byte* own, std::byte* out, int64_t cou
   }
   for (int rank = 0; rank < channel_.world_size(); ++rank) {
     const bool is_own = rank == channel_.rank();
-    if (!is_own) {
-      ENGINE_RETURN_IF_ERROR(channel_.Receive(rank, channel_.inbox(), Bytes(count)));
-    }
+    if (!is_own) ENGINE_RETURN_IF_ERROR(channel_.Receive(rank, channel_.inbox(), Bytes(count)));
     const std::byte* const input = is_own ? own : channel_.inbox();
     (rank == 0 ? kernels.load : kernels.fold)(accumulator_.get(), input, elements);
   }

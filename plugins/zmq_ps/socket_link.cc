@@ -80,9 +80,7 @@ Monitor::Monitor(::zmq::context_t& context, ::zmq::socket_t& socket) : socket_(c
       "inproc://" + std::to_string(reinterpret_cast<uintptr_t>(socket.handle()));
   const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0) {
-    throw ::zmq::error_t();
-  }
+  if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), events) != 0) throw ::zmq::error_t();
   socket_.set(::zmq::sockopt::linger, 0);
   socket_.connect(endpoint);
 }

@@ -15,7 +15,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
-#include <utility>
 
 #include "kit/unique_fd.h"
 

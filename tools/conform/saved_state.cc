@@ -36,9 +36,7 @@ StateBytes Save(SavedState& state) {
 }
 
 void CarryState(Object& from, Object& to) {
-  if (SavedState* const saved = SavedStateOf(from)) {
-    Must(SavedStateOf(to)->LoadState(Save(*saved)));
-  }
+  if (SavedState* const saved = SavedStateOf(from)) Must(SavedStateOf(to)->LoadState(Save(*saved)));
 }
 
 std::shared_ptr<Object> Worked(uint32_t steps) {

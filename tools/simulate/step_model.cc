@@ -29,9 +29,7 @@ Result<std::unique_ptr<StepModel>> StepModel::Create(LocalProfiler& rank, int64_
                                       .optimizer_name = chosen.optimizer.entry.name,
                                       .hook_names = rank.HookNames()};
   ENGINE_ASSIGN_OR_RETURN(model->wire_, exec::ChooseWire(rank.plugins(), options));
-  if (options.shard_optimizer) {
-    ENGINE_RETURN_IF_ERROR(exec::CheckCanShard(rank.plugins(), options));
-  }
+  if (options.shard_optimizer) ENGINE_RETURN_IF_ERROR(exec::CheckCanShard(rank.plugins(), options));
   return model;
 }
 

@@ -147,9 +147,7 @@ class RankEvents {
     if (phases.begin_ns != phases.wire_ns) {
       Slice("in communicator", span, {phases.begin_ns, phases.wire_ns}, row);
     }
-    if (phases.wire_ns != phases.end_ns) {
-      Slice("wire", span, {phases.wire_ns, phases.end_ns}, row);
-    }
+    if (phases.wire_ns != phases.end_ns) Slice("wire", span, {phases.wire_ns, phases.end_ns}, row);
   }
 
   void WriteFlows(const StallRecord& stall) {

@@ -95,9 +95,7 @@ std::string Table(const TraceSummary& summary) {
       "{:>8}{:>7}{:>8}{:>8}{:>8}{:>8}\n",
       "rank", "step", "forward", "backward", "hooks", "update", "other", "exposed", "silent",
       "comm", "overlap", "algbw", "busbw");
-  for (const auto& [rank, figures] : summary.ranks) {
-    text += Row(std::to_string(rank), figures);
-  }
+  for (const auto& [rank, figures] : summary.ranks) text += Row(std::to_string(rank), figures);
   if (summary.ranks.size() > 1) text += Row("all", summary.all);
   return text + fmt::format("a step takes {} ms (p10 {}, p90 {})\n", Ms(summary.all.step),
                             Ms(summary.step_p10_ns), Ms(summary.step_p90_ns));
@@ -128,9 +126,7 @@ std::string InversionLine(const char* what, const Inversions& inversions,
                                  Bytes(static_cast<double>(inversions.overtaken_bytes)),
                                  Bytes(static_cast<double>(inversions.bytes)));
   // Which may decide for all.
-  if (by_rank.size() > 1) {
-    text += fmt::format("{} of them on rank 0; ", by_rank[0]);
-  }
+  if (by_rank.size() > 1) text += fmt::format("{} of them on rank 0; ", by_rank[0]);
   text +=
       fmt::format("at worst by {} for {} ms: step {}, rank {}, ",
                   Bytes(static_cast<double>(inversions.longest_bytes)),

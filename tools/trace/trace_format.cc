@@ -80,9 +80,7 @@ Result<Json> ParseFile(const std::string& path) {
 }  // namespace
 
 Status FormatTrace(const Trace& trace, const TextSink& sink) {
-  for (const RankTimeline& timeline : trace.ranks) {
-    ENGINE_RETURN_IF_ERROR(CheckTimeline(timeline));
-  }
+  for (const RankTimeline& timeline : trace.ranks) ENGINE_RETURN_IF_ERROR(CheckTimeline(timeline));
   TextWriter out(sink);
   out.Text("{\"traceEvents\":[");
   const int64_t base_ns = FirstTime(trace);

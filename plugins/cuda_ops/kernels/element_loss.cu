@@ -12,9 +12,7 @@ __device__ inline float LossOf(ElementLoss kind, float p, float x, float t) {
   const float d = x - t, distance = fabsf(d);
   if (kind == ElementLoss::kSquared) return d * d;
   if (kind == ElementLoss::kAbsolute) return distance;
-  if (kind == ElementLoss::kHuber) {
-    return distance <= p ? d * d / 2 : p * (distance - p / 2);
-  }
+  if (kind == ElementLoss::kHuber) return distance <= p ? d * d / 2 : p * (distance - p / 2);
   const float log_p = log1pf(expf(-fabsf(x))) + (x < 0 ? -x : 0.0f);
   return (1 - t) * x + (1 + (p - 1) * t) * log_p;
 }

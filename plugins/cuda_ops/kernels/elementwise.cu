@@ -29,9 +29,7 @@ __global__ void MapKernel(const T* a, const T* b, To* target, bool sum, Combine 
   if (b != nullptr) right = LoadPack<kPack>(b + i * kPack);
   float results[kPack];
 #pragma unroll
-  for (int j = 0; j < kPack; ++j) {
-    results[j] = combine(ToFloat(left.at[j]), ToFloat(right.at[j]));
-  }
+  for (int j = 0; j < kPack; ++j) results[j] = combine(ToFloat(left.at[j]), ToFloat(right.at[j]));
   PutPack<kPack>(target + i * kPack, results, sum);
 }
 

@@ -95,9 +95,7 @@ void RankBarrier::Arrive(int rank, const std::string& text) {
 
 std::string RankBarrier::Await(int rank) {
   const std::string key = prefix_ + std::to_string(rank);
-  if (base::RankContext* launched = Launched()) {
-    return Must(launched->store.Get(key, 2 * kWaitMs));
-  }
+  if (base::RankContext* launched = Launched()) return Must(launched->store.Get(key, 2 * kWaitMs));
   std::string text;
   const bool came = table_->Get(key, 2 * kWaitMs, &text);
   Must(came ? Status() : Status::Error(StatusCode::kTimeout, "rank %d did not come", rank));

@@ -1,7 +1,6 @@
 // What every communicator that moves data must do when something goes wrong between ranks.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>

@@ -1,6 +1,5 @@
 // The parts of a batch on several ranks against the whole batch on one.
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "tools/conform/ops/ops_suite.h"

@@ -43,9 +43,7 @@ template <typename Update>
 void UpdateCuts(const std::vector<size_t>& cuts, Update update) {
   std::vector<Status> statuses(cuts.size());
   const auto every_second = [&](size_t first) {
-    for (size_t i = first; i + 1 < cuts.size(); i += 2) {
-      statuses[i] = update(cuts[i], cuts[i + 1]);
-    }
+    for (size_t i = first; i + 1 < cuts.size(); i += 2) statuses[i] = update(cuts[i], cuts[i + 1]);
   };
   {
     const std::jthread other(every_second, 1);

@@ -189,9 +189,7 @@ TEST_P(ServedSyncLoss, ARankThatLeavesEndsThePullsThatNeedItWithItsName) {
                          members.SubmitPull(1, buckets[1], &values[1])};
   const auto start = Clock::now();
   members.Leave(2);
-  for (Work* pull : pulls) {
-    ExpectError(Finish(pull), StatusCode::kPeerLost, 2);
-  }
+  for (Work* pull : pulls) ExpectError(Finish(pull), StatusCode::kPeerLost, 2);
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
 

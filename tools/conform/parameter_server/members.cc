@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "tools/conform/communicator/absence.h"
 #include "tools/conform/subject.h"
