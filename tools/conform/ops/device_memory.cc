@@ -52,8 +52,7 @@ void DeviceMemory::Fetch() {
 bool DeviceMemory::Changed(std::span<const std::byte> block, ptrdiff_t begin, size_t end) const {
   const ptrdiff_t at = block.data() - now_.data() + begin;
   // Bytes of an enumeration: std::equal takes them one by one.
-  return std::memcmp(now_.data() + at, before_.data() + at,
-                     end - static_cast<size_t>(begin)) != 0;
+  return std::memcmp(now_.data() + at, before_.data() + at, end - static_cast<size_t>(begin)) != 0;
 }
 
 }  // namespace engine::conform
