@@ -1,10 +1,10 @@
 #include "app/plugins/roles.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "app/plugins/option_value.h"
@@ -141,10 +141,11 @@ std::string VersionsOf(const plugin::PluginSelection& selection) {
   std::string lines;
   for (const PluginEntry* entry : EntriesOf(selection)) {
     std::ifstream file(entry->path, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << file.rdbuf();
     kit::Digest digest;
-    digest.Add(bytes.view().data(), bytes.view().size());
+    for (std::array<char, 1 << 16> block; file.good();) {
+      file.read(block.data(), block.size());
+      digest.Add(block.data(), static_cast<size_t>(file.gcount()));
+    }
     lines.append(entry->name + " " + entry->version + ", file " + digest.Text() + "\n");
   }
   return lines;

@@ -79,15 +79,14 @@ template <bool kLog>
 Values Softmax(Inputs inputs, const Options& attributes) {
   const Tensor& x = inputs[0];
   const int32_t axis = Axis(x, attributes);
-  return Fill(x.shape(), [&](Index index) {
-    const double own = Pick(x, index);
-    double sum = 0;
-    for (int64_t i = 0; i < x.shape()[axis]; ++i) {
-      index[At(axis)] = i;
-      sum += std::exp(Pick(x, index) - own);
-    }
-    return kLog ? -std::log(sum) : 1 / sum;
-  });
+  const size_t extent = At(x.shape()[axis]), inner = At(x.shape().Count(axis + 1));
+  const auto line = [&](size_t i) { return i / (extent * inner) * inner + i % inner; };
+  Values y = x.values, sums(y.size() / extent);
+  for (size_t i = 0; i < y.size(); ++i) sums[line(i)] += std::exp(y[i]);
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] = kLog ? y[i] - std::log(sums[line(i)]) : std::exp(y[i]) / sums[line(i)];
+  }
+  return y;
 }
 
 Values Matmul(Inputs inputs, const Options& attributes) {

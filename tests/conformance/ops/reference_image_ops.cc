@@ -73,9 +73,9 @@ void ForTaps(const Window& window, const Shape& in, const Shape& out, const Body
 // Calls body(input, output, place of its weight), of channels, for what a group has of a tap.
 template <typename Body>
 void ForWeights(size_t inputs, size_t outputs, size_t groups, const Body& body) {
-  for (size_t o = 0; o < outputs; ++o) {
-    for (size_t c = 0; c < inputs / groups; ++c)
-      body(o / (outputs / groups) * (inputs / groups) + c, o, c);
+  const size_t own = inputs / groups, of_group = outputs / groups;
+  for (size_t at = 0; at < inputs; ++at) {
+    for (size_t o = 0; o < of_group; ++o) body(at, at / own * of_group + o, at % own);
   }
 }
 
@@ -102,9 +102,9 @@ Values ReferenceConv2d(Inputs inputs, const Options& attributes) {
   const Shape y = window.Output(x, int64_t(units));
   Values out(At(y.Count()));
   for (size_t i = 0; inputs.size() > 2 && i < out.size(); ++i) out[i] = inputs[2].values[i % units];
+  const size_t own = channels / groups;
   ForTaps(window, x, y, [&](size_t to, size_t from, size_t tap) {
     ForWeights(channels, units, groups, [&](size_t c, size_t o, size_t row) {
-      const size_t own = channels / groups;
       const size_t at = oihw ? (o * own + row) * taps + tap : (tap * own + row) * units + o;
       out[to + o] += inputs[0].values[from + c] * inputs[1].values[at];
     });

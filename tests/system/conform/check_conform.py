@@ -114,7 +114,7 @@ class Conform(unittest.TestCase):
         def judge(of):
             fault, name, _ = of
             if not fault:
-                return conform(library("comm") + " --level should --suite communicator --suite communicator_failure", 0)
+                return conform(library("comm") + " --level should -n 3 --suite communicator --suite communicator_failure", 0)
             return failed(f"{library('comm')} --set fault={fault} -n 2 --suite {name.split('.')[0]}")
 
         _, *faults = at_once(judge, [("", "", ""), *FAULTS_OF_COMM])  # without a fault it conforms

@@ -6,11 +6,12 @@
 set -euo pipefail
 engine=$(realpath "$1") golden=$2 work=$3 sdk=${4:-}
 here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$work"  # a run refuses to write over the checkpoint of another
 mkdir -p "$work"
 
 if [ -n "$sdk" ]; then
-  rm -rf "$golden" "$work"
-  mkdir -p "$golden" "$work"
+  rm -rf "$golden"
+  mkdir -p "$golden"
   "$here/languages.sh" "$engine" "$sdk" "$work/languages"
   cp "$work"/languages/plugins/libengine_lion_{gcc,clang,libcxx,c,rust}.so "$golden"
   for kind in communicator scheduler optimizer ops hook dataset model; do

@@ -135,6 +135,8 @@ class TransferBuffers {
   const DeviceBytes& received() const { return receives_into_send_ ? send_ : recv_; }
   float Input(int rank, int64_t index) const;
   float Expected(int64_t index) const;
+  int64_t Period() const;
+  bool Repeats(const std::vector<uint8_t>& bytes, int64_t begin, int64_t count) const;
   int64_t SendCount() const;
   int64_t RecvCount() const;
 

@@ -1,7 +1,7 @@
 #include "tools/conform/ops/device_memory.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "tools/conform/plugin_under_test.h"
 
@@ -50,9 +50,9 @@ void DeviceMemory::Fetch() {
 }
 
 bool DeviceMemory::Changed(std::span<const std::byte> block, ptrdiff_t begin, size_t end) const {
-  const ptrdiff_t at = block.data() - now_.data();
-  return !std::equal(now_.begin() + at + begin, now_.begin() + at + static_cast<ptrdiff_t>(end),
-                     before_.begin() + at + begin);
+  const ptrdiff_t at = block.data() - now_.data() + begin;
+  // Bytes of an enumeration: std::equal takes them one by one.
+  return std::memcmp(now_.data() + at, before_.data() + at, end - static_cast<size_t>(begin)) != 0;
 }
 
 }  // namespace engine::conform

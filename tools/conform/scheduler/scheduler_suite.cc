@@ -24,7 +24,7 @@ TEST(Scheduler, RunsEveryTaskOnceAndOnlyWhenItIsReady) {
   MUST(
       "In every step each task is run once, when it is ready; while nothing runs, a lane with a "
       "ready task is not held.");
-  for (const uint32_t seed : Seeds(1000)) {
+  for (const uint32_t seed : Seeds(500)) {
     SchedulerRig rig = Random(seed);
     for (uint32_t run = 0; run < 2; ++run) {
       const Trace trace = rig.Run({.timing_seed = seed + run, .flush_seed = seed + run});
