@@ -1,7 +1,6 @@
 // The flat arithmetic of AsyncAccelerator.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <set>
 
 #include "kit/accelerator.h"

@@ -1,9 +1,7 @@
 #include "tests/conformance/ops/reference_ops.h"
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
-#include <string_view>
 
 #include "tests/conformance/ops/reference_array_ops.h"
 #include "tests/conformance/ops/reference_attention.h"

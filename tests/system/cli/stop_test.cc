@@ -19,15 +19,6 @@ TEST_F(Stop, TheCauseIsToldBeforeThePluginsEnd) {
               AllOf(HasSubstr("rank 1: "), HasSubstr("the cable was pulled")));
 }
 
-// timeout(1), systemd and Slurm signal the process and then its group.
-TEST_F(Stop, ASignalThatComesTwiceIsOneRequest) {
-  auto process = StartLongRun("-n 2 --set output.checkpoint=model.safetensors");
-  kill(process->pid(), SIGTERM);
-  kill(-process->pid(), SIGTERM);
-  EXPECT_THAT(Refusal(process->Wait(), 143), HasSubstr("stopped after step"));
-  EXPECT_TRUE(std::filesystem::exists(folder_ / "model.safetensors"));
-}
-
 TEST_F(Stop, CtrlCFinishesTheStepAndWritesACheckpoint) {
   for (const std::string ranks : {"-n 2", "-n 2 --threads", ""}) {
     std::filesystem::remove(folder_ / "model.safetensors");

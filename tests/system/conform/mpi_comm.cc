@@ -13,9 +13,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "engine/plugin.h"

@@ -116,50 +116,6 @@ TEST_F(Join, AMissingRankZeroIsNamedWithItsAddress) {
   EXPECT_THAT(Output(0), HasSubstr("found no rank 0 at " + address_));
 }
 
-TEST_F(Join, AnotherRunAtTheSameAddressIsRefusedAndDisturbsNothing) {
-  StartRank("ring", 0, 2);
-  Variables other = TorchrunRank(1, 2, port_);
-  other["TORCHELASTIC_RUN_ID"] = "another";
-  ProbeProcess& refused = Start("ring", other);
-  EXPECT_THAT(LineOf(refused, "error: "), HasSubstr("another run is using 127.0.0.1"));
-  StartRank("ring", 1, 2);
-  ExpectEnds({0, 201, 0});
-}
-
-// Neither has a run id, so nothing but the second process of a rank tells one from the other. A rank
-// whose rank 0 has ended by then has lost it.
-TEST_F(Join, TwoRunsThatStartAtOneAddressDoNotMerge) {
-  std::vector<ProbeProcess*> ranks;
-  for (const int rank : {0, 1, 1, 0}) {
-    Variables plain = TorchrunRank(rank, 2, port_);
-    for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-      plain.erase(name);
-    }
-    ranks.push_back(&Start("wait --rendezvous-ms 2000", plain));
-  }
-  for (ProbeProcess* rank : ranks) {
-    EXPECT_THAT(rank->Wait(), ::testing::AnyOf(200, 201)) << rank->output();
-  }
-}
-
-TEST_F(Join, OffLoopbackRanksNeedAKeyOrAWord) {
-  const engine::testing::TempFolder folder;
-  const auto run = [&](const std::string& flags) {
-    Variables ranks[] = {TorchrunRank(0, 2, port_), TorchrunRank(1, 2, port_)};
-    for (Variables& variables : ranks) variables["MASTER_ADDR"] = "0.0.0.0";
-    ProbeProcess &second = Start("ring" + flags, ranks[1]),
-                 &first = Start("ring" + flags, ranks[0]);
-    const int exit_code = first.Wait();
-    EXPECT_EQ(second.Wait(), exit_code) << second.output();
-    return std::pair(exit_code, first.output());
-  };
-  EXPECT_EQ(run(" --key-file " + (folder / "key")).first, 0);  // rank 0 makes the file
-  EXPECT_EQ(run(" --insecure").first, 0);
-  const auto [exit_code, output] = run("");
-  EXPECT_EQ(exit_code, 79);
-  EXPECT_THAT(output, HasSubstr("--key-file FILE, or --insecure"));
-}
-
 TEST_F(Join, ASignalToOneRankStopsAll) {
   ProbeProcess &first = StartRank("wait", 0, 2), &second = StartRank("wait", 1, 2);
   first.ReadLines("pid ", 1);

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 

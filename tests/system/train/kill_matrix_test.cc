@@ -1,10 +1,6 @@
 // Members that are killed, stopped (SIGSTOP) or asked to stop, in every phase of a run, with every
 // communicator and launcher: the exit code, who is named, how long it takes, and what is left.
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <sstream>
 
@@ -203,33 +199,6 @@ TEST_P(KillMatrix, EndsInTimeWithTheRightNameAndLeavesNothing) {
             kNotice + kLoad + (stopped || one.missed() ? kLimit : std::chrono::seconds(0)));
   processes_.clear();  // kills who is still stopped
   CheckFiles();
-}
-
-// The pipe of standard error is full, and its reader has stopped reading.
-TEST_F(CliTest, UnreadErrorsHoldNothingUp) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  while (write(ends[1], "x", 1) == 1) {
-  }
-  fcntl(ends[1], F_SETFL, 0);  // it would wait
-  const auto start = [&](const std::string& words) {
-    return StartProgram(Words(ENGINE_TEST_BINARY " " + words), {}, folder_.path(), ends[1],
-                        ends[1]);
-  };
-  const auto expect_end = [](int pid, int exit_code) {
-    int status = -1;
-    Await("the end", [&] { return waitpid(pid, &status, WNOHANG) == pid; });
-    EXPECT_EQ(ExitCodeOf(status), exit_code);
-    KillProgram(status < 0 ? pid : 0);
-  };
-  expect_end(start("run missing.pbtxt"), 66);
-  const int run = start(
-      "run run.pbtxt -q -n 2 --set train.steps=100000000 --set "
-      "output.metrics=run.jsonl");
-  AwaitSteps(5);
-  kill(run, SIGTERM);
-  expect_end(run, 143);
-  for (const int end : ends) close(end);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fast, KillMatrix, ::testing::ValuesIn(FastCases()), NameOf);

@@ -78,14 +78,5 @@ TEST_F(Parity, GlooTrainsTwoRanksToTheBitsOfTcp) {
 }
 #endif
 
-TEST_F(Parity, SevenSamplesOnEightRanksEqualOneProcess) {
-  const std::vector<std::string> seven = {"data.synthetic.samples=7", "train.global_batch=8",
-                                          "train.epochs=3"};
-  const Training one = Train(kMlp, {1}, "one", seven);
-  EXPECT_EQ(one.samples, (std::vector<int64_t>{7, 7, 7}));
-  ExpectSameRun(Train(kMlp, {8}, "several", seven), one, kRounding, "seven samples");
-  ExpectNearTensors("several", "one");
-}
-
 }  // namespace
 }  // namespace engine::testing

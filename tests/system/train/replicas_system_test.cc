@@ -1,5 +1,5 @@
-// Ops that see all ranks, buffers, and random numbers by position: any number of ranks trains the
-// model that one rank trains, whatever carries it.
+// Ops that see all ranks, and buffers: any number of ranks trains the model that one rank trains,
+// whatever carries it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,21 +70,6 @@ TEST_F(ReplicasSystem, RanksAsThreadsEqualOneRankUnderEveryScheduler) {
   }
 }
 
-TEST_F(ReplicasSystem, RanksAsProcessesEqualOneRank) {
-  const Training one = TrainAlone(kReplicaNet);
-  folder_.Write("net.pbtxt", kReplicaNet);
-  for (const char* plugins : {"tcp,priority_sched", "shm,priority_sched"}) {
-    for (const char* ranks : {"2", "3"}) {
-      const Outcome outcome =
-          Engine({"run", "net.pbtxt", "-q", "--force", "-n", ranks, "--plugins", plugins, "--set",
-                  "output.checkpoint=several", "--set", "output.metrics=jsonl"});
-      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-      ExpectSameLosses(LossesOf(folder_ / "jsonl"), one.losses, kReplicaTolerance, plugins);
-      ExpectNearTensors("several", "one", kReplicaTolerance);
-    }
-  }
-}
-
 TEST_F(ReplicasSystem, BuffersAreTheSameOnAllRanksWithoutBeingSent) {
   const Training run =
       TrainWithThreads(kReplicaNet, 3, {"train.evaluate_every=-1", "train.shard_optimizer=true"});
@@ -115,30 +100,12 @@ TEST_F(ReplicasSystem, BatchNormOfEachRankTrainsAndIsEvaluatedAsRankZerosIs) {
   EXPECT_EQ(unshared.buffers[0], run.buffers[0]) << "sharing changes what is trained";
 }
 
-TEST_F(ReplicasSystem, DropoutDoesNotDependOnTheNumberOfRanks) {
-  const std::string config =
-      "seed: 9 model { net { layer { linear { units: 40 } } layer { relu {} }\n"
-      "  layer { dropout { rate: 0.4 } } layer { linear { units: 30 } }\n"
-      "  layer { dropout { rate: 0.2 } } layer { linear { units: 4 } } } }\n"
-      "data { synthetic { samples: 31 eval_samples: 9 classes: 4 } }\n"
-      "train { steps: 9 global_batch: 15 learning_rate { base: 0.1 } }\n"
-      "plugins: [\"shm\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n";
-  const Training one = TrainAlone(config);
-  EXPECT_NE(TrainWithThreads(config, 1, {"seed=10"}).losses, one.losses);
-  for (const int ranks : {2, 3}) ExpectEqualsOne(one, config, {ranks}, {});
-}
-
 TEST_F(ReplicasSystem, ARunThatGoesOnHasTheBuffersOfOneThatWasNotInterrupted) {
   for (const int ranks : {1, 2}) {
     const auto tensors = ExpectGoesOnToTheBit(kReplicaNet, ranks, {"train.steps=20"});
     EXPECT_TRUE(tensors.contains("bn1.running_var"));
     EXPECT_FALSE(tensors.contains("optimizer/momentum/bn1.running_var"));
   }
-}
-
-TEST_F(ReplicasSystem, WithoutCommunicationRanksTrainOnTheirOwn) {
-  const Training run = TrainWithThreads(kReplicaNet, 2, {Plugins("null", "fifo_sched")});
-  EXPECT_EQ(run.losses.size(), 6u);
 }
 
 #ifdef ENGINE_TEST_ZMQ_PS

@@ -141,15 +141,6 @@ TEST_F(Resume, ARunReplacesNoCheckpointOfAnother) {
   EXPECT_EQ(run({"--force"}).exit_code, 0);
 }
 
-TEST_F(Resume, ACurveOfPointsGoesOn) {
-  std::string curve = kMlp;
-  const std::string brief = "schedule: COSINE warmup_steps: 3";
-  curve.replace(curve.find(brief), brief.size(),
-                "point { step: 0 factor: 0 } point { epoch: 1 } point { fraction: 0.6 }"
-                "point { fraction: 1 factor: 0.01 curve: EXPONENTIAL }");
-  ExpectGoesOnToTheBit(curve, 2);
-}
-
 // Nothing is better by so much: the first evaluation stays the best, and the second after it is the last.
 TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
   const std::string constant = "train.learning_rate.schedule=constant";

@@ -31,30 +31,6 @@ TEST_F(ServedTest, SyncIsEqualBitForBitToAllReduceWithTwoRanks) {
   }
 }
 
-TEST_F(ServedTest, FourRanksDifferByRoundingOnly) {
-  const Training expected = TrainWithThreads(kLayers, 4, {Plugins("tcp", "fifo_sched", "adamw")});
-  const Training served = TrainWithThreads(kLayers, {4, 2}, {kServed});
-  ExpectSameLosses(served.losses, expected.losses, 1e-4, "four ranks");
-}
-
-TEST_F(ServedTest, ServersMayOnlyAddUp) {
-  const Training expected = TrainWithThreads(kLayers, 2, {Plugins("tcp", "fifo_sched", "adamw")});
-  const Training added = TrainWithThreads(
-      kLayers, {2, 1},
-      {kServed + ",clip_norm", "zmq_ps.update=workers", "clip_norm.max_norm=1e30"});
-  ExpectSameLosses(added.losses, expected.losses, kRounding, "sums only");
-}
-
-// The head does not share the table of the tokens, so that rows of it can travel alone.
-TEST_F(ServedTest, RowsThatABatchDoesNotReadNeedNotTravel) {
-  const std::string gpt = Gpt("tied: false");
-  const Training dense = Train(gpt, {2, 2}, "dense", {kServed, "train.evaluate_every=10"});
-  const Training sparse =
-      Train(gpt, {2, 2}, "sparse", {kServed, "train.evaluate_every=10", "train.sparse_pull=true"});
-  ExpectSameRun(sparse, dense, 0, "sparse");
-  EXPECT_EQ(Tensors("sparse"), Tensors("dense"));
-}
-
 TEST_F(ServedTest, GoesOnFromACheckpointAsIfItHadNotStopped) {
   const Training whole = Train(kLayers, {2, 2}, "whole", {kServed});
   const Training first = Train(kLayers, {2, 2}, "part", {kServed, "train.steps=17"});

@@ -92,16 +92,6 @@ TEST_F(WireRun, TopKGivesAllRanksTheSameBitsUnderAllSchedulers) {
   }
 }
 
-TEST_F(WireRun, SharedMemoryAndSocketsGiveTheSameBits) {
-  for (const char* hook : {"cast_bf16", "topk"}) {
-    const Training sockets = TrainWithThreads(kConfig, 2, {Hook(hook)});
-    const Training shared = TrainWithThreads(kConfig, 2, {Hook(hook, "fifo_sched", "shm")});
-    ASSERT_FALSE(sockets.parameters.empty());
-    EXPECT_EQ(sockets.parameters, shared.parameters) << hook;
-    EXPECT_EQ(sockets.losses, shared.losses) << hook;
-  }
-}
-
 TEST_F(WireRun, AResumedRunIsTheUninterruptedOneToTheBit) {
   for (const std::string hook : {"topk", "cast_bf16"}) {
     for (const int ranks : {1, 2, 3}) {

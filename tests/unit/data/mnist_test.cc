@@ -64,13 +64,6 @@ TEST_F(Mnist, TakesHeldOutImagesFromTheirOwnFiles) {
   ExpectSample(*pair.eval, 3, 3);
 }
 
-TEST_F(Mnist, NothingNeedsToBeHeldOut) {
-  options_["holdout"] = "0";
-  const testing::OpenedDataset pair = Open();
-  EXPECT_EQ(pair.train->size(), 10);
-  EXPECT_EQ(pair.eval->size(), 0);
-}
-
 TEST_F(Mnist, BadFilesAreRefused) {
   const std::string labels = options_["labels"];
   options_["labels"] = folder_.Write("nine", IdxLabels(9));

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/support/expect_status.h"

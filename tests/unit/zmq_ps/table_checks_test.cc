@@ -1,7 +1,6 @@
 // Rows of tables, and what a table refuses.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "table.h"

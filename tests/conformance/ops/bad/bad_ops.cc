@@ -1,6 +1,5 @@
 // The plugin bad_ops: y = x * weight, the weight as wide as a row, with the fault that the op's name says.
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <vector>
 
