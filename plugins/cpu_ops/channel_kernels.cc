@@ -69,7 +69,8 @@ CPU_OPS_INLINE void RoughMean(const float* x, int64_t channels, int64_t begin, i
 
 // sums[j] += the sum of column j of y (rows, width), for j in [begin, end). Four rows at a time:
 // that quarters the traffic on `sums`, and the length of the chain of roundings.
-CPU_OPS_KERNEL void AddColumns(const float* y, int64_t rows, int64_t width, float* sums,
+template <typename T>
+CPU_OPS_KERNEL void AddColumns(const T* y, int64_t rows, int64_t width, float* sums,
                                int64_t begin, int64_t end) {
   int64_t row = 0;
   for (; row + 4 <= rows; row += 4, y += 4 * width) {
@@ -186,12 +187,15 @@ CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t
   });
 }
 
-void SumColumns(const float* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
+template <typename T>
+void SumColumns(const T* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
   const int32_t parts = PartCount(rows * width, kElementGrain);
   ForEachPart(parts, width, kLine, [&](int32_t, int64_t begin, int64_t end) {
     if (!sum) std::memset(sums + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
     AddColumns(y, rows, width, sums, begin, end);
   });
 }
+template void SumColumns(const float*, int64_t, int64_t, float*, bool) noexcept;
+template void SumColumns(const BFloat16*, int64_t, int64_t, float*, bool) noexcept;
 
 }  // namespace engine::cpu_ops

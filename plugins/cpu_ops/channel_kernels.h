@@ -55,6 +55,7 @@ void NormalizeBackward(const NormalizationGradient& rows, int64_t begin, int64_t
 
 // sums[c] becomes, or has added when `sum`, the sum of channel c of y (rows, channels): the gradient of
 // a bias. Not serial: threads share the channels, so the order does not depend on their number.
-void SumColumns(const float* y, int64_t rows, int64_t channels, float* sums, bool sum) noexcept;
+template <typename T>
+void SumColumns(const T* y, int64_t rows, int64_t channels, float* sums, bool sum) noexcept;
 
 }  // namespace engine::cpu_ops
