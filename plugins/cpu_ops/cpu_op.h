@@ -15,8 +15,8 @@ namespace engine::cpu_ops {
 
 // What an op is made with, besides its attributes.
 struct OpContext {
-  const char* name = "";  // of the op, static lifetime
-  int32_t threads = 1;    // that one call may use
+  const char* name = "";               // of the op, static lifetime
+  int32_t threads = 1;                 // that one call may use
   DType activation = DType::kFloat32;  // or kBFloat16
 };
 

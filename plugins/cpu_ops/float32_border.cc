@@ -24,8 +24,7 @@ int64_t CopyBytes(const Shape& shape, DType dtype) noexcept {
 class Views {
  public:
   // Those of `mask` are read, others only written.
-  Views(Array<const TensorView> views, uint32_t mask, std::byte** memory) noexcept
-      : given_(views) {
+  Views(Array<const TensorView> views, uint32_t mask, std::byte** memory) noexcept : given_(views) {
     for (size_t i = 0; i < views.size(); ++i) {
       TensorView& seen = seen_[i] = views[i];
       if (!IsCopied(i)) continue;

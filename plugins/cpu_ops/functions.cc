@@ -144,32 +144,32 @@ CPU_OPS_INLINE float Clamp(float x, float low, float high) noexcept {
     const float dy = dys[i];                                  \
     dxs[i] assign(gradient);                                  \
   }
-#define CPU_OPS_FUNCTION(Name, Read, read, value, gradient, ...)                                 \
-  namespace {                                                                                    \
-  template <typename T>                                                                          \
-  CPU_OPS_KERNEL void Name##Forward(const T* xs, T* ys, Constants constants, int64_t begin,      \
-                                    int64_t end) {                                               \
-    [[maybe_unused]] const float a = constants.a, b = constants.b;                               \
-    _Pragma("omp simd") for (int64_t i = begin; i < end; ++i) {                                  \
-      const float x = xs[i];                                                                     \
-      ys[i] = (value);                                                                           \
-    }                                                                                            \
-  }                                                                                              \
-  template <typename T>                                                                          \
-  CPU_OPS_KERNEL void Name##Backward(const T* reads, const T* dys, T* dxs, bool sum,             \
-                                     Constants constants, int64_t begin, int64_t end) {          \
-    [[maybe_unused]] const float a = constants.a, b = constants.b;                               \
-    if (sum) {                                                                                   \
-      CPU_OPS_GRADIENT_LOOP(read, +=, gradient)                                                  \
-    } else {                                                                                     \
-      CPU_OPS_GRADIENT_LOOP(read, =, gradient)                                                   \
-    }                                                                                            \
-  }                                                                                              \
-  constexpr Function k##Name = {{Name##Forward<float>, Name##Backward<float>},                   \
-                                {Name##Forward<BFloat16>, Name##Backward<BFloat16>},             \
-                                Reads::Read,                                                     \
-                                {__VA_ARGS__}};                                                  \
-  }                                                                                              \
+#define CPU_OPS_FUNCTION(Name, Read, read, value, gradient, ...)                            \
+  namespace {                                                                               \
+  template <typename T>                                                                     \
+  CPU_OPS_KERNEL void Name##Forward(const T* xs, T* ys, Constants constants, int64_t begin, \
+                                    int64_t end) {                                          \
+    [[maybe_unused]] const float a = constants.a, b = constants.b;                          \
+    _Pragma("omp simd") for (int64_t i = begin; i < end; ++i) {                             \
+      const float x = xs[i];                                                                \
+      ys[i] = (value);                                                                      \
+    }                                                                                       \
+  }                                                                                         \
+  template <typename T>                                                                     \
+  CPU_OPS_KERNEL void Name##Backward(const T* reads, const T* dys, T* dxs, bool sum,        \
+                                     Constants constants, int64_t begin, int64_t end) {     \
+    [[maybe_unused]] const float a = constants.a, b = constants.b;                          \
+    if (sum) {                                                                              \
+      CPU_OPS_GRADIENT_LOOP(read, +=, gradient)                                             \
+    } else {                                                                                \
+      CPU_OPS_GRADIENT_LOOP(read, =, gradient)                                              \
+    }                                                                                       \
+  }                                                                                         \
+  constexpr Function k##Name = {{Name##Forward<float>, Name##Backward<float>},              \
+                                {Name##Forward<BFloat16>, Name##Backward<BFloat16>},        \
+                                Reads::Read,                                                \
+                                {__VA_ARGS__}};                                             \
+  }                                                                                         \
   const OpFactory kMake##Name = kit::NewOp<FunctionOp<k##Name>>;
 
 }  // namespace

@@ -73,8 +73,8 @@ struct BackwardRows {
   const float* weight;
   const T* dy;
   const RowStatistics* statistics;
-  T* dx;  // or null
-  bool sum;   // add to dx
+  T* dx;     // or null
+  bool sum;  // add to dx
   bool around_0;
   int64_t width;
 };
@@ -161,12 +161,12 @@ class NormOp final : public CpuOp {
   void ForwardOf(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;
     const ForwardRows<T> rows = {.x = As<const T>(call.inputs[kX]),
-                              .weight = call.inputs[kWeight].f32(),
-                              .bias = kHasBias ? call.inputs[kBias].f32() : nullptr,
-                              .y = As<T>(call.outputs[0]),
-                              .statistics = static_cast<RowStatistics*>(call.saved),
-                              .width = shape[-1],
-                              .epsilon = epsilon_};
+                                 .weight = call.inputs[kWeight].f32(),
+                                 .bias = kHasBias ? call.inputs[kBias].f32() : nullptr,
+                                 .y = As<T>(call.outputs[0]),
+                                 .statistics = static_cast<RowStatistics*>(call.saved),
+                                 .width = shape[-1],
+                                 .epsilon = epsilon_};
     ForRows(shape.Count(0, -1), shape[-1],
             [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
   }
@@ -174,14 +174,15 @@ class NormOp final : public CpuOp {
   template <typename T>
   void BackwardOf(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;
-    const BackwardRows<T> rows = {.x = As<const T>(call.inputs[kX]),
-                               .weight = call.inputs[kWeight].f32(),
-                               .dy = As<const T>(call.output_grads[0]),
-                               .statistics = static_cast<const RowStatistics*>(call.saved),
-                               .dx = WantsGradient(call, kX) ? As<T>(call.input_grads[kX]) : nullptr,
-                               .sum = Accumulates(call, kX),
-                               .around_0 = !kHasBias,
-                               .width = shape[-1]};
+    const BackwardRows<T> rows = {
+        .x = As<const T>(call.inputs[kX]),
+        .weight = call.inputs[kWeight].f32(),
+        .dy = As<const T>(call.output_grads[0]),
+        .statistics = static_cast<const RowStatistics*>(call.saved),
+        .dx = WantsGradient(call, kX) ? As<T>(call.input_grads[kX]) : nullptr,
+        .sum = Accumulates(call, kX),
+        .around_0 = !kHasBias,
+        .width = shape[-1]};
     const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
     const int64_t row_count = shape.Count(0, -1);
     const int32_t parts = PartCount(row_count * rows.width, kElementGrain);

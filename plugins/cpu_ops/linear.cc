@@ -33,7 +33,8 @@ class LinearOp : public CpuOp {
 
   // For an x in float32, the batch itself, in a run of bfloat16.
   int64_t CopyBytes(const TensorSpec& x) const noexcept {
-    return x.dtype == activation() ? 0 : x.shape.Count() * static_cast<int64_t>(SizeOf(activation()));
+    return x.dtype == activation() ? 0
+                                   : x.shape.Count() * static_cast<int64_t>(SizeOf(activation()));
   }
 
   Status DoForward(const OpCall& call) noexcept override {

@@ -1,7 +1,6 @@
 #include "products.h"
 
 #include <dnnl.hpp>
-
 #include <exception>
 #include <new>
 #include <unordered_map>

@@ -44,6 +44,11 @@ struct BFloat16 {
 
   BFloat16() = default;
   CPU_OPS_INLINE BFloat16(float x) noexcept : bits(kit::ToBFloat16(x)) {}
+  // Not by way of a copy of the whole: loops with those do not vectorise.
+  CPU_OPS_INLINE BFloat16& operator=(float x) noexcept {
+    bits = kit::ToBFloat16(x);
+    return *this;
+  }
   CPU_OPS_INLINE operator float() const noexcept { return kit::FromBFloat16(bits); }
   CPU_OPS_INLINE BFloat16& operator+=(float x) noexcept { return *this = *this + x; }
 };

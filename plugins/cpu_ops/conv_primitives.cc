@@ -1,0 +1,224 @@
+// oneDNN has weights in layouts of its own, which differ from pass to pass: those of a step are
+// brought into each, at the begin of the workspace. Gradients of weights are brought back.
+#include "conv_primitives.h"
+
+#include <algorithm>
+#include <dnnl.hpp>
+#include <exception>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "cpu_op.h"
+#include "parallel.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+using dnnl::memory;
+using Type = memory::data_type;
+constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+// A primitive with what its desc told.
+template <typename Primitive>
+struct Pass {
+  typename Primitive::primitive_desc desc;
+  Primitive run;
+
+  explicit Pass(typename Primitive::primitive_desc of) : desc(std::move(of)), run(desc) {}
+  bool is_reference() const { return std::string_view(desc.impl_info_str()).starts_with("ref"); }
+};
+
+memory::desc Activations(const Plane& plane, int64_t samples) {
+  return {
+      {samples, plane.channels, plane.height, plane.width}, Type::bf16, memory::format_tag::nhwc};
+}
+
+// As (groups, O / groups, C / groups, KH, KW), whatever the layout.
+memory::dims WeightDims(const ConvGeometry& conv) {
+  return {conv.groups, conv.outputs(), conv.inputs(), conv.window.rows.kernel,
+          conv.window.columns.kernel};
+}
+
+memory::desc PlainWeights(const ConvGeometry& conv, bool oihw, Type type) {
+  const int64_t taps = conv.window.taps(), width = conv.window.columns.kernel;
+  const int64_t c = conv.inputs(), o = conv.output.channels, of_group = conv.outputs();
+  const memory::dims strides = oihw ? memory::dims{of_group * c * taps, c * taps, taps, width, 1}
+                                    : memory::dims{of_group, 1, o, width * c * o, c * o};
+  return {WeightDims(conv), type, strides};
+}
+
+memory::desc AnyWeights(const ConvGeometry& conv, Type type) {
+  return {WeightDims(conv), type, memory::format_tag::any};
+}
+
+dnnl::reorder::primitive_desc Reorder(const dnnl::engine& engine, const memory::desc& from,
+                                      const memory::desc& to, bool sum) {
+  dnnl::primitive_attr attributes;
+  dnnl::post_ops after;
+  if (sum) after.append_sum(1.0f);
+  attributes.set_post_ops(after);
+  return {engine, from, engine, to, attributes};
+}
+
+}  // namespace
+
+// Of one number of samples.
+struct ConvPrimitives::Passes {
+  Pass<dnnl::convolution_forward> forward;
+  Pass<dnnl::convolution_backward_data> data;
+  Pass<dnnl::convolution_backward_weights> weights;
+  Pass<dnnl::reorder> to_forward, to_data, from_gradient, add_gradient;
+
+  static Passes Of(const ConvGeometry& conv, bool oihw, bool has_bias, int64_t samples,
+                   const dnnl::engine& engine) {
+    const kit::Window &rows = conv.window.rows, &columns = conv.window.columns;
+    const memory::desc x = Activations(conv.input, samples), y = Activations(conv.output, samples);
+    const memory::desc any = AnyWeights(conv, Type::bf16);
+    const memory::desc bias =
+        has_bias ? memory::desc({conv.output.channels}, Type::bf16, memory::format_tag::a)
+                 : memory::desc();
+    const memory::dims stride = {rows.stride, columns.stride};
+    const memory::dims dilation = {rows.dilation - 1, columns.dilation - 1};
+    const memory::dims before = {rows.before, columns.before};
+    const memory::dims after = {rows.after, columns.after};
+    const dnnl::convolution_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, kAlgorithm, x, any, bias, y, stride, dilation, before,
+         after},
+        engine);
+    const dnnl::convolution_backward_data::primitive_desc data(
+        {kAlgorithm, x, any, y, stride, dilation, before, after}, engine, forward);
+    const dnnl::convolution_backward_weights::primitive_desc weights(
+        {kAlgorithm, x, AnyWeights(conv, Type::f32), y, stride, dilation, before, after}, engine,
+        forward);
+    const memory::desc plain = PlainWeights(conv, oihw, Type::bf16);
+    const memory::desc gradient = PlainWeights(conv, oihw, Type::f32);
+    const memory::desc made = weights.diff_weights_desc();
+    return {Pass<dnnl::convolution_forward>(forward),
+            Pass<dnnl::convolution_backward_data>(data),
+            Pass<dnnl::convolution_backward_weights>(weights),
+            Pass<dnnl::reorder>(Reorder(engine, plain, forward.weights_desc(), false)),
+            Pass<dnnl::reorder>(Reorder(engine, plain, data.weights_desc(), false)),
+            Pass<dnnl::reorder>(Reorder(engine, made, gradient, false)),
+            Pass<dnnl::reorder>(Reorder(engine, made, gradient, true))};
+  }
+
+  size_t weight_bytes() const {
+    const size_t most =
+        std::max({forward.desc.weights_desc().get_size(), data.desc.weights_desc().get_size(),
+                  weights.desc.diff_weights_desc().get_size()});
+    return (most + 63) / 64 * 64;
+  }
+};
+
+struct ConvPrimitives::Made {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::map<int64_t, Passes> passes;  // by samples
+
+  memory At(const memory::desc& desc, const void* data) const {
+    return {desc, engine, const_cast<void*>(data)};
+  }
+  void Move(Pass<dnnl::reorder>& reorder, const void* from, void* to) {
+    reorder.run.execute(stream, {{DNNL_ARG_FROM, At(reorder.desc.src_desc(), from)},
+                                 {DNNL_ARG_TO, At(reorder.desc.dst_desc(), to)}});
+  }
+};
+
+namespace {
+
+// run(), with its exceptions as a Status.
+template <typename Run>
+Status Try(const char* op, const Run& run) noexcept {
+  try {
+    run();
+    return {};
+  } catch (const dnnl::error& error) {
+    return Status::Error(
+        error.status == dnnl_out_of_memory ? StatusCode::kResourceExhausted : StatusCode::kInternal,
+        "%s: oneDNN refused a convolution, status %d", op, static_cast<int>(error.status));
+  } catch (const std::exception&) {
+    return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for its plan", op);
+  }
+}
+
+}  // namespace
+
+ConvPrimitives::ConvPrimitives(const ConvGeometry& geometry, bool oihw, bool bias)
+    : conv_(geometry), oihw_(oihw), bias_(bias), made_(std::make_unique<Made>()) {}
+ConvPrimitives::~ConvPrimitives() = default;
+
+bool ConvPrimitives::Prepare(int64_t samples) noexcept {
+  bool is_fast = false;
+  const Status made = Try("", [&] {
+    const Passes& passes = Find(samples);
+    is_fast = !passes.forward.is_reference() && !passes.data.is_reference() &&
+              !passes.weights.is_reference();
+    const int64_t dx = samples * conv_.input.count() * static_cast<int64_t>(sizeof(BFloat16));
+    workspace_bytes_ = passes.weight_bytes() + static_cast<size_t>(dx);
+  });
+  return made.ok() && is_fast;
+}
+
+Status ConvPrimitives::Forward(const char* op, int64_t samples, const BFloat16* x,
+                               const BFloat16* weight, const BFloat16* bias, BFloat16* y,
+                               void* workspace) noexcept {
+  return Try(op, [&] {
+    Passes& passes = Find(samples);
+    auto& [desc, run] = passes.forward;
+    made_->Move(passes.to_forward, weight, workspace);
+    std::unordered_map<int, memory> arguments = {
+        {DNNL_ARG_SRC, made_->At(desc.src_desc(), x)},
+        {DNNL_ARG_WEIGHTS, made_->At(desc.weights_desc(), workspace)},
+        {DNNL_ARG_DST, made_->At(desc.dst_desc(), y)}};
+    if (bias != nullptr) {
+      arguments.emplace(DNNL_ARG_BIAS, made_->At(desc.bias_desc(), bias));
+    }
+    run.execute(made_->stream, arguments);
+  });
+}
+
+// oneDNN writes dx; what is added is added after.
+Status ConvPrimitives::BackwardData(const char* op, int64_t samples, const BFloat16* dy,
+                                    const BFloat16* weight, BFloat16* dx, bool sum,
+                                    void* workspace) noexcept {
+  return Try(op, [&] {
+    Passes& passes = Find(samples);
+    auto& [desc, run] = passes.data;
+    made_->Move(passes.to_data, weight, workspace);
+    auto* const apart =
+        reinterpret_cast<BFloat16*>(static_cast<std::byte*>(workspace) + passes.weight_bytes());
+    BFloat16* const target = sum ? apart : dx;
+    run.execute(made_->stream, {{DNNL_ARG_DIFF_DST, made_->At(desc.diff_dst_desc(), dy)},
+                                {DNNL_ARG_WEIGHTS, made_->At(desc.weights_desc(), workspace)},
+                                {DNNL_ARG_DIFF_SRC, made_->At(desc.diff_src_desc(), target)}});
+    if (!sum) return;
+    ForElements(samples * conv_.input.count(),
+                [&](int64_t begin, int64_t end) { Add(dx, apart, dx, begin, end); });
+  });
+}
+
+Status ConvPrimitives::BackwardWeights(const char* op, int64_t samples, const BFloat16* x,
+                                       const BFloat16* dy, float* dweight, bool sum,
+                                       void* workspace) noexcept {
+  return Try(op, [&] {
+    Passes& passes = Find(samples);
+    auto& [desc, run] = passes.weights;
+    run.execute(made_->stream,
+                {{DNNL_ARG_SRC, made_->At(desc.src_desc(), x)},
+                 {DNNL_ARG_DIFF_DST, made_->At(desc.diff_dst_desc(), dy)},
+                 {DNNL_ARG_DIFF_WEIGHTS, made_->At(desc.diff_weights_desc(), workspace)}});
+    made_->Move(sum ? passes.add_gradient : passes.from_gradient, workspace, dweight);
+  });
+}
+
+// Ops are called by one thread at a time.
+ConvPrimitives::Passes& ConvPrimitives::Find(int64_t samples) {
+  const auto found = made_->passes.find(samples);
+  if (found != made_->passes.end()) return found->second;
+  return made_->passes.emplace(samples, Passes::Of(conv_, oihw_, bias_, samples, made_->engine))
+      .first->second;
+}
+
+}  // namespace engine::cpu_ops
