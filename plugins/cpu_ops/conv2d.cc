@@ -42,7 +42,7 @@ class ConvOp final : public CpuOp {
                                    .groups = given_.groups};
     try {
       if (!kTransposed && activation() == DType::kBFloat16 && x[0] > 0) {
-        rounded_ = std::make_unique<ConvPrimitives>(geometry, oihw, given_.bias);
+        rounded_ = std::make_unique<ConvPrimitives>(geometry, oihw, given_.bias, threads());
         if (rounded_->Prepare(x[0])) {
           signature->workspace_bytes = static_cast<int64_t>(rounded_->workspace_bytes());
           return {};

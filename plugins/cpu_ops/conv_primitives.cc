@@ -2,6 +2,8 @@
 // brought into each, at the begin of the workspace. Gradients of weights are brought back.
 #include "conv_primitives.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <dnnl.hpp>
 #include <exception>
@@ -145,11 +147,17 @@ Status Try(const char* op, const Run& run) noexcept {
 
 }  // namespace
 
-ConvPrimitives::ConvPrimitives(const ConvGeometry& geometry, bool oihw, bool bias)
-    : conv_(geometry), oihw_(oihw), bias_(bias), made_(std::make_unique<Made>()) {}
+ConvPrimitives::ConvPrimitives(const ConvGeometry& geometry, bool oihw, bool bias, int32_t threads)
+    : conv_(geometry),
+      oihw_(oihw),
+      bias_(bias),
+      threads_(threads),
+      made_(std::make_unique<Made>()) {}
 ConvPrimitives::~ConvPrimitives() = default;
 
+// A primitive is made for the number of threads that there are then.
 bool ConvPrimitives::Prepare(int64_t samples) noexcept {
+  omp_set_num_threads(threads_);
   bool is_fast = false;
   const Status made = Try("", [&] {
     const Passes& passes = Find(samples);

@@ -15,7 +15,7 @@ namespace engine::cpu_ops {
 // is workspace_bytes().
 class ConvPrimitives {
  public:
-  ConvPrimitives(const ConvGeometry& geometry, bool oihw, bool bias);
+  ConvPrimitives(const ConvGeometry& geometry, bool oihw, bool bias, int32_t threads);
   ~ConvPrimitives();
 
   // Makes what calls with at most so many samples need. False where oneDNN has nothing but its
@@ -41,6 +41,7 @@ class ConvPrimitives {
 
   const ConvGeometry conv_;
   const bool oihw_, bias_;
+  const int32_t threads_;
   size_t workspace_bytes_ = 0;
   std::unique_ptr<Made> made_;
 };
