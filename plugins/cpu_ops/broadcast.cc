@@ -148,7 +148,7 @@ class BinaryOp : public CpuOp {
     const kit::Inference inference = Inferring(inputs, signature);
     is_sum_ = &kFunction == &kAdd && inputs.size() == 2 && inputs[0].shape == inputs[1].shape &&
               inputs[0].batched == inputs[1].batched;
-    if (&kFunction == &kAdd) return kit::InferAdd(inference, /*takes_float32=*/true);
+    if (&kFunction == &kAdd) return kit::InferAdd(inference, /*takes_float32=*/false);
     if (&kFunction == &kPrelu) return kit::InferPrelu(inference);
     return kit::InferBinary(inference, kFunction.reads_inputs, kFunction.reads_outputs);
   }

@@ -9,10 +9,9 @@
 #include <exception>
 #include <map>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 
 #include "cpu_op.h"
+#include "dnnl_pass.h"
 #include "parallel.h"
 
 namespace engine::cpu_ops {
@@ -22,15 +21,10 @@ using dnnl::memory;
 using Type = memory::data_type;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-// A primitive with what its desc told.
 template <typename Primitive>
-struct Pass {
-  typename Primitive::primitive_desc desc;
-  Primitive run;
-
-  explicit Pass(typename Primitive::primitive_desc of) : desc(std::move(of)), run(desc) {}
-  bool is_reference() const { return std::string_view(desc.impl_info_str()).starts_with("ref"); }
-};
+bool IsReference(const DnnlPass<Primitive>& pass) {
+  return std::string_view(pass.desc().impl_info_str()).starts_with("ref");
+}
 
 memory::desc Activations(const Plane& plane, int64_t samples) {
   return {
@@ -68,10 +62,10 @@ dnnl::reorder::primitive_desc Reorder(const dnnl::engine& engine, const memory::
 
 // Of one number of samples.
 struct ConvPrimitives::Passes {
-  Pass<dnnl::convolution_forward> forward;
-  Pass<dnnl::convolution_backward_data> data;
-  Pass<dnnl::convolution_backward_weights> weights;
-  Pass<dnnl::reorder> to_forward, to_data, from_gradient, add_gradient;
+  DnnlPass<dnnl::convolution_forward> forward;
+  DnnlPass<dnnl::convolution_backward_data> data;
+  DnnlPass<dnnl::convolution_backward_weights> weights;
+  DnnlPass<dnnl::reorder> to_forward, to_data, from_gradient, add_gradient;
 
   static Passes Of(const ConvGeometry& conv, bool oihw, bool has_bias, int64_t samples,
                    const dnnl::engine& engine) {
@@ -97,19 +91,19 @@ struct ConvPrimitives::Passes {
     const memory::desc plain = PlainWeights(conv, oihw, Type::bf16);
     const memory::desc gradient = PlainWeights(conv, oihw, Type::f32);
     const memory::desc made = weights.diff_weights_desc();
-    return {Pass<dnnl::convolution_forward>(forward),
-            Pass<dnnl::convolution_backward_data>(data),
-            Pass<dnnl::convolution_backward_weights>(weights),
-            Pass<dnnl::reorder>(Reorder(engine, plain, forward.weights_desc(), false)),
-            Pass<dnnl::reorder>(Reorder(engine, plain, data.weights_desc(), false)),
-            Pass<dnnl::reorder>(Reorder(engine, made, gradient, false)),
-            Pass<dnnl::reorder>(Reorder(engine, made, gradient, true))};
+    return {DnnlPass<dnnl::convolution_forward>(forward),
+            DnnlPass<dnnl::convolution_backward_data>(data),
+            DnnlPass<dnnl::convolution_backward_weights>(weights),
+            DnnlPass<dnnl::reorder>(Reorder(engine, plain, forward.weights_desc(), false)),
+            DnnlPass<dnnl::reorder>(Reorder(engine, plain, data.weights_desc(), false)),
+            DnnlPass<dnnl::reorder>(Reorder(engine, made, gradient, false)),
+            DnnlPass<dnnl::reorder>(Reorder(engine, made, gradient, true))};
   }
 
   size_t weight_bytes() const {
     const size_t most =
-        std::max({forward.desc.weights_desc().get_size(), data.desc.weights_desc().get_size(),
-                  weights.desc.diff_weights_desc().get_size()});
+        std::max({forward.desc().weights_desc().get_size(), data.desc().weights_desc().get_size(),
+                  weights.desc().diff_weights_desc().get_size()});
     return (most + 63) / 64 * 64;
   }
 };
@@ -119,12 +113,8 @@ struct ConvPrimitives::Made {
   dnnl::stream stream{engine};
   std::map<int64_t, Passes> passes;  // by samples
 
-  memory At(const memory::desc& desc, const void* data) const {
-    return {desc, engine, const_cast<void*>(data)};
-  }
-  void Move(Pass<dnnl::reorder>& reorder, const void* from, void* to) {
-    reorder.run.execute(stream, {{DNNL_ARG_FROM, At(reorder.desc.src_desc(), from)},
-                                 {DNNL_ARG_TO, At(reorder.desc.dst_desc(), to)}});
+  void Move(DnnlPass<dnnl::reorder>& reorder, const void* from, void* to) {
+    reorder.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
   }
 };
 
@@ -161,8 +151,8 @@ bool ConvPrimitives::Prepare(int64_t samples) noexcept {
   bool is_fast = false;
   const Status made = Try("", [&] {
     const Passes& passes = Find(samples);
-    is_fast = !passes.forward.is_reference() && !passes.data.is_reference() &&
-              !passes.weights.is_reference();
+    is_fast =
+        !IsReference(passes.forward) && !IsReference(passes.data) && !IsReference(passes.weights);
     const int64_t dx = samples * conv_.input.count() * static_cast<int64_t>(sizeof(BFloat16));
     workspace_bytes_ = passes.weight_bytes() + static_cast<size_t>(dx);
   });
@@ -174,16 +164,11 @@ Status ConvPrimitives::Forward(const char* op, int64_t samples, const BFloat16* 
                                void* workspace) noexcept {
   return Try(op, [&] {
     Passes& passes = Find(samples);
-    auto& [desc, run] = passes.forward;
     made_->Move(passes.to_forward, weight, workspace);
-    std::unordered_map<int, memory> arguments = {
-        {DNNL_ARG_SRC, made_->At(desc.src_desc(), x)},
-        {DNNL_ARG_WEIGHTS, made_->At(desc.weights_desc(), workspace)},
-        {DNNL_ARG_DST, made_->At(desc.dst_desc(), y)}};
-    if (bias != nullptr) {
-      arguments.emplace(DNNL_ARG_BIAS, made_->At(desc.bias_desc(), bias));
-    }
-    run.execute(made_->stream, arguments);
+    passes.forward.Run(made_->stream, {{DNNL_ARG_SRC, x},
+                                       {DNNL_ARG_WEIGHTS, workspace},
+                                       {DNNL_ARG_DST, y},
+                                       {DNNL_ARG_BIAS, bias}});
   });
 }
 
@@ -193,14 +178,13 @@ Status ConvPrimitives::BackwardData(const char* op, int64_t samples, const BFloa
                                     void* workspace) noexcept {
   return Try(op, [&] {
     Passes& passes = Find(samples);
-    auto& [desc, run] = passes.data;
     made_->Move(passes.to_data, weight, workspace);
     auto* const apart =
         reinterpret_cast<BFloat16*>(static_cast<std::byte*>(workspace) + passes.weight_bytes());
     BFloat16* const target = sum ? apart : dx;
-    run.execute(made_->stream, {{DNNL_ARG_DIFF_DST, made_->At(desc.diff_dst_desc(), dy)},
-                                {DNNL_ARG_WEIGHTS, made_->At(desc.weights_desc(), workspace)},
-                                {DNNL_ARG_DIFF_SRC, made_->At(desc.diff_src_desc(), target)}});
+    passes.data.Run(
+        made_->stream,
+        {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, workspace}, {DNNL_ARG_DIFF_SRC, target}});
     if (!sum) return;
     ForElements(samples * conv_.input.count(),
                 [&](int64_t begin, int64_t end) { Add(dx, apart, dx, begin, end); });
@@ -212,11 +196,9 @@ Status ConvPrimitives::BackwardWeights(const char* op, int64_t samples, const BF
                                        void* workspace) noexcept {
   return Try(op, [&] {
     Passes& passes = Find(samples);
-    auto& [desc, run] = passes.weights;
-    run.execute(made_->stream,
-                {{DNNL_ARG_SRC, made_->At(desc.src_desc(), x)},
-                 {DNNL_ARG_DIFF_DST, made_->At(desc.diff_dst_desc(), dy)},
-                 {DNNL_ARG_DIFF_WEIGHTS, made_->At(desc.diff_weights_desc(), workspace)}});
+    passes.weights.Run(
+        made_->stream,
+        {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, workspace}});
     made_->Move(sum ? passes.add_gradient : passes.from_gradient, workspace, dweight);
   });
 }

@@ -56,6 +56,12 @@ void Convert(const TensorView& source, const TensorView& target) noexcept {
 
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept {
   if (source.data == target.data) return;
+  if (source.dtype != target.dtype) {  // the gradient of a batch in float32
+    if (!sum) return Convert(source, target);
+    return ForElements(target.count(), [&](int64_t begin, int64_t end) {
+      Add(target.f32(), As<BFloat16>(source), target.f32(), begin, end);
+    });
+  }
   WithElement(source.dtype, [&]<typename T>(T) {
     const T* dy = As<const T>(source);
     T* dx = As<T>(target);

@@ -79,7 +79,7 @@ inline void ZeroGradient(const OpCall& call, int32_t input) noexcept {
 using OpFactory = kit::OpFactory<OpContext>;
 
 // For an op whose input gradient equals its output gradient: copies or adds `source` to `target`,
-// or does nothing when they are the same memory.
+// which may be float32 where the other is not, or does nothing when they are the same memory.
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept;
 // The same for the gradient of `input`, unless nobody wants it.
 void PassGradient(const OpCall& call, const TensorView& source, int32_t input) noexcept;

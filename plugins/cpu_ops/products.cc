@@ -3,19 +3,15 @@
 #include <dnnl.hpp>
 #include <exception>
 #include <new>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "dnnl_pass.h"
 
 namespace engine::cpu_ops {
 namespace {
 
 using dnnl::memory;
-
-struct Primitive {
-  dnnl::matmul run;
-  std::unordered_map<int, memory> arguments;
-};
 
 memory::data_type TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -26,7 +22,7 @@ memory::desc Matrix(int64_t rows, int64_t columns, bool transposed, DType dtype)
   return {{rows, columns}, TypeOf(dtype), strides};
 }
 
-Primitive Make(const Product& of, const dnnl::engine& engine) {
+DnnlPass<dnnl::matmul> Make(const Product& of, const dnnl::engine& engine) {
   const auto [m, n, k] = of.sizes;
   const memory::desc a = Matrix(m, k, of.a_transposed, of.factors),
                      b = Matrix(k, n, of.b_transposed, of.factors),
@@ -36,12 +32,7 @@ Primitive Make(const Product& of, const dnnl::engine& engine) {
   dnnl::post_ops after;
   if (of.sum) after.append_sum(1.0f);
   attributes.set_post_ops(after);
-  Primitive made{dnnl::matmul({{a, b, bias, c}, attributes, engine}),
-                 {{DNNL_ARG_SRC, {a, engine, nullptr}},
-                  {DNNL_ARG_WEIGHTS, {b, engine, nullptr}},
-                  {DNNL_ARG_DST, {c, engine, nullptr}}}};
-  if (of.bias) made.arguments.emplace(DNNL_ARG_BIAS, memory(bias, engine, nullptr));
-  return made;
+  return DnnlPass<dnnl::matmul>({{a, b, bias, c}, attributes, engine});
 }
 
 }  // namespace
@@ -49,9 +40,9 @@ Primitive Make(const Product& of, const dnnl::engine& engine) {
 struct Products::Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::vector<std::pair<Product, Primitive>> made;
+  std::vector<std::pair<Product, DnnlPass<dnnl::matmul>>> made;
 
-  Primitive& For(const Product& product) {
+  DnnlPass<dnnl::matmul>& For(const Product& product) {
     for (auto& [of, primitive] : made) {
       if (of == product) return primitive;
     }
@@ -71,12 +62,9 @@ Status Products::Multiply(const char* op, const Product& product, const void* a,
   }
   try {
     if (primitives_ == nullptr) primitives_ = std::make_unique<Primitives>();
-    auto& [run, arguments] = primitives_->For(product);
-    arguments[DNNL_ARG_SRC].set_data_handle(const_cast<void*>(a));
-    arguments[DNNL_ARG_WEIGHTS].set_data_handle(const_cast<void*>(b));
-    arguments[DNNL_ARG_DST].set_data_handle(c);
-    if (product.bias) arguments[DNNL_ARG_BIAS].set_data_handle(const_cast<void*>(bias));
-    run.execute(primitives_->stream, arguments);
+    primitives_->For(product).Run(
+        primitives_->stream,
+        {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_BIAS, bias}});
     return {};
   } catch (const dnnl::error& error) {
     return GemmError(op, product.sizes, error.status);
