@@ -45,6 +45,25 @@ memory::desc PlainWeights(const ConvGeometry& conv, bool oihw, Type type) {
   return {WeightDims(conv), type, strides};
 }
 
+// Without the taps at its ends that no position meets: of a 3x3 kernel over a 1x1 plane all but one.
+// oneDNN would multiply zeros by them, and move them.
+kit::Window Cropped(const kit::Window& axis, int64_t inputs, int64_t outputs, int64_t* first) {
+  int64_t begin = axis.kernel, end = 0;
+  for (int64_t i = 0; i < outputs; ++i) {
+    const kit::Window::Range taps = axis.Taps(i, inputs);
+    if (taps.size() <= 0) continue;
+    begin = std::min(begin, taps.begin);
+    end = std::max(end, taps.end);
+  }
+  kit::Window cropped = axis;
+  cropped.kernel = end - begin;
+  cropped.before = axis.before - begin * axis.dilation;
+  cropped.after = axis.after - (axis.kernel - end) * axis.dilation;
+  const bool fits = cropped.kernel > 0 && cropped.before >= 0 && cropped.after >= 0;
+  *first = fits ? begin : 0;
+  return fits ? cropped : axis;
+}
+
 memory::desc AnyWeights(const ConvGeometry& conv, Type type) {
   return {WeightDims(conv), type, memory::format_tag::any};
 }
@@ -67,8 +86,18 @@ struct ConvPrimitives::Passes {
   DnnlPass<dnnl::convolution_backward_weights> weights;
   DnnlPass<dnnl::reorder> to_forward, to_data, from_gradient, add_gradient;
 
-  static Passes Of(const ConvGeometry& conv, bool oihw, bool has_bias, int64_t samples,
+  static Passes Of(const ConvGeometry& whole, bool oihw, bool has_bias, int64_t samples,
                    const dnnl::engine& engine) {
+    ConvGeometry conv = whole;
+    int64_t first_row = 0, first_column = 0;
+    conv.window.rows =
+        Cropped(whole.window.rows, whole.input.height, whole.output.height, &first_row);
+    conv.window.columns =
+        Cropped(whole.window.columns, whole.input.width, whole.output.width, &first_column);
+    const auto plain_weights = [&](Type type) {
+      return PlainWeights(whole, oihw, type)
+          .submemory_desc(WeightDims(conv), {0, 0, 0, first_row, first_column});
+    };
     const kit::Window &rows = conv.window.rows, &columns = conv.window.columns;
     const memory::desc x = Activations(conv.input, samples), y = Activations(conv.output, samples);
     const memory::desc any = AnyWeights(conv, Type::bf16);
@@ -88,8 +117,8 @@ struct ConvPrimitives::Passes {
     const dnnl::convolution_backward_weights::primitive_desc weights(
         {kAlgorithm, x, AnyWeights(conv, Type::f32), y, stride, dilation, before, after}, engine,
         forward);
-    const memory::desc plain = PlainWeights(conv, oihw, Type::bf16);
-    const memory::desc gradient = PlainWeights(conv, oihw, Type::f32);
+    const memory::desc plain = plain_weights(Type::bf16);
+    const memory::desc gradient = plain_weights(Type::f32);
     const memory::desc made = weights.diff_weights_desc();
     return {DnnlPass<dnnl::convolution_forward>(forward),
             DnnlPass<dnnl::convolution_backward_data>(data),
@@ -98,6 +127,12 @@ struct ConvPrimitives::Passes {
             DnnlPass<dnnl::reorder>(Reorder(engine, plain, data.weights_desc(), false)),
             DnnlPass<dnnl::reorder>(Reorder(engine, made, gradient, false)),
             DnnlPass<dnnl::reorder>(Reorder(engine, made, gradient, true))};
+  }
+
+  int64_t weight_count() const {
+    int64_t count = 1;
+    for (const int64_t extent : from_gradient.desc().dst_desc().dims()) count *= extent;
+    return count;
   }
 
   size_t weight_bytes() const {
@@ -199,6 +234,9 @@ Status ConvPrimitives::BackwardWeights(const char* op, int64_t samples, const BF
     passes.weights.Run(
         made_->stream,
         {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, workspace}});
+    // Of taps that were left out it is zero.
+    if (!sum && passes.weight_count() < conv_.weights())
+      std::fill_n(dweight, conv_.weights(), 0.0f);
     made_->Move(sum ? passes.add_gradient : passes.from_gradient, workspace, dweight);
   });
 }
