@@ -208,6 +208,7 @@ Status ModelMemory::InitializeParameters() {
 
 Status ModelMemory::RefreshCopies(int64_t offset) {
   if (copies_.data() == nullptr) return {};
+  // Of host memory optimizers write theirs too; this is for what is loaded or broadcast.
   if (accelerator_ == nullptr) {
     std::transform(parameters_.f32() + offset, parameters_.f32() + layout_.total_count,
                    static_cast<uint16_t*>(copy_at(offset)), ToBFloat16);

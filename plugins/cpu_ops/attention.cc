@@ -12,6 +12,7 @@
 namespace engine::cpu_ops {
 namespace {
 
+// Between rows of a tensor and the dense copy of a head, rounding or widening.
 template <typename From, typename To>
 CPU_OPS_KERNEL void CopyRows(const From* from, int64_t from_stride, To* to, int64_t to_stride,
                              int64_t rows, int64_t width) {

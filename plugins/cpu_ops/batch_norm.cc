@@ -15,6 +15,8 @@
 //   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
 // The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 //
+// Where x is bfloat16, y and gradients of x are, too; statistics and parameters stay float32.
+//
 // Saved for backward: {number of values per channel, float[C] mean (high), mean (low),
 // 1/deviation}.
 #include <algorithm>

@@ -185,7 +185,7 @@ class BinaryOp : public CpuOp {
   }
 
  private:
-  bool is_sum_ = false;  // of equal shapes
+  bool is_sum_ = false;  // of equal shapes, for which alone there is a kernel of bfloat16
 };
 
 // "accumulate", what the core adds gradients with, takes no others than equal shapes.

@@ -115,6 +115,7 @@ class ConvOp final : public CpuOp {
 
   static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
 
+  // The three gradients as in DoBackward; that of the weight is float32, the others' sums are.
   Status BackwardRounded(const OpCall& call) noexcept {
     const BFloat16* const dy = As<BFloat16>(call.output_grads[0]);
     if (WantsGradient(call, kBias)) {

@@ -37,6 +37,8 @@ memory::dims WeightDims(const ConvGeometry& conv) {
           conv.window.columns.kernel};
 }
 
+// The weight as it is kept: (O, C / groups, KH, KW), or (KH, KW, C / groups, O), in which the outputs
+// of a group lie side by side.
 memory::desc PlainWeights(const ConvGeometry& conv, bool oihw, Type type) {
   const int64_t taps = conv.window.taps(), width = conv.window.columns.kernel;
   const int64_t c = conv.inputs(), o = conv.output.channels, of_group = conv.outputs();
@@ -68,6 +70,7 @@ memory::desc AnyWeights(const ConvGeometry& conv, Type type) {
   return {WeightDims(conv), type, memory::format_tag::any};
 }
 
+// Also rounds and adds where the types and `sum` ask for it.
 dnnl::reorder::primitive_desc Reorder(const dnnl::engine& engine, const memory::desc& from,
                                       const memory::desc& to, bool sum) {
   dnnl::primitive_attr attributes;
@@ -135,6 +138,7 @@ struct ConvPrimitives::Passes {
     return count;
   }
 
+  // The workspace of every pass begins with weights in oneDNN's layout.
   size_t weight_bytes() const {
     const size_t most =
         std::max({forward.desc().weights_desc().get_size(), data.desc().weights_desc().get_size(),
@@ -143,6 +147,7 @@ struct ConvPrimitives::Passes {
   }
 };
 
+// Kept for as long as the op: making them takes longer than running them.
 struct ConvPrimitives::Made {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};

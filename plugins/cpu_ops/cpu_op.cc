@@ -30,6 +30,7 @@ CPU_OPS_KERNEL void Add(const A* a, const B* b, A* y, int64_t begin, int64_t end
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
 }
+// The second adds a gradient that arrives in bfloat16 to one of a parameter.
 template void Add(const float*, const float*, float*, int64_t, int64_t);
 template void Add(const float*, const BFloat16*, float*, int64_t, int64_t);
 template void Add(const BFloat16*, const BFloat16*, BFloat16*, int64_t, int64_t);

@@ -61,9 +61,10 @@ class Float32Border final : public CpuOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(op_->Infer(inputs, signature));
+    // A view is one in either type, and has nothing to compute.
     passes_ = op_->TakesBFloat16() || signature->output_is_view_of >= 0;
     if (op_->TakesBFloat16()) return {};
-    signature->gradient_in_place = 0;
+    signature->gradient_in_place = 0;  // what the op left there would be rounded
     reads_inputs_ = signature->backward_reads_inputs;
     reads_outputs_ = signature->backward_reads_outputs;
     own_bytes_ = Aligned(signature->workspace_bytes);

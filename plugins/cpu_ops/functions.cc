@@ -26,6 +26,7 @@ struct Kernels {
   void (*backward)(const T* read, const T* dy, T* dx, bool sum, Constants, int64_t begin,
                    int64_t end);
 };
+// Of both types, from one expression: numbers are widened where they are read.
 struct Function : Kernels<float>, Kernels<BFloat16> {
   Reads reads;
   const char* constants[2];  // attributes

@@ -31,7 +31,7 @@ class LinearOp : public CpuOp {
  protected:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
-  // For an x in float32, the batch itself, in a run of bfloat16.
+  // Of the workspace: for an x in float32, the batch itself, in a run of bfloat16.
   int64_t CopyBytes(const TensorSpec& x) const noexcept {
     return x.dtype == activation() ? 0
                                    : x.shape.Count() * static_cast<int64_t>(SizeOf(activation()));
@@ -41,6 +41,7 @@ class LinearOp : public CpuOp {
     const Sizes sizes(call, transposed_);
     if (sizes.rows == 0) return {};
     const TensorView& y = call.outputs[0];
+    // sgemm has no bias: it adds to rows that are the bias. oneDNN's matmul adds it before it rounds.
     const bool bias = call.inputs.size() > kBias, fills = bias && activation() == DType::kFloat32;
     if (fills) FillRows(call.inputs[kBias].f32(), y.f32(), sizes.rows, sizes.units);
     Product product = Of({sizes.rows, sizes.units, sizes.width}, false, !transposed_);

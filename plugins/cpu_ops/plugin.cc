@@ -138,7 +138,8 @@ int32_t DefaultThreads(const RankInfo& rank) noexcept {
   return std::clamp(usable / std::max(rank.local_world_size, 1), 1, 256);
 }
 
-// Which dtype `precision` asks for.
+// Ranks of one run may stand on different processors, and `auto` take different dtypes: the log of each
+// says which. Which dtype `precision` asks for.
 Status ActivationOf(Host& host, std::string_view precision, DType* out) noexcept {
   const bool has = HasBFloat16Products(), decides = precision == "auto";
   *out = precision == "bf16" || (decides && has) ? DType::kBFloat16 : DType::kFloat32;

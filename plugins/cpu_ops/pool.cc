@@ -139,7 +139,7 @@ CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const T* dy, const Tap* 
     T* target = dx + position * channels;
     for (int64_t begin_c = 0; begin_c < channels; begin_c += kBlock) {
       const int64_t count = std::min(kBlock, channels - begin_c);
-      float gradient[kBlock];
+      float gradient[kBlock];  // of overlapping windows: rounded once
       for (int64_t c = 0; c < count; ++c) {
         const float before = target[begin_c + c];
         gradient[c] = sum ? before : 0.0f;

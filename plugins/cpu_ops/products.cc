@@ -17,6 +17,7 @@ memory::data_type TypeOf(DType dtype) noexcept {
   return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
+// A transposed matrix is read where it is, by its strides: oneDNN packs operands in any case.
 memory::desc Matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
   const memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
   return {{rows, columns}, TypeOf(dtype), strides};
@@ -37,6 +38,7 @@ DnnlPass<dnnl::matmul> Make(const Product& of, const dnnl::engine& engine) {
 
 }  // namespace
 
+// Few: one for each product of a layer, and again for a last batch of another size.
 struct Products::Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -74,6 +76,7 @@ Status Products::Multiply(const char* op, const Product& product, const void* a,
 }
 
 bool HasBFloat16Products() noexcept {
+  // As oneDNN sees the processor, which its variable DNNL_MAX_CPU_ISA can narrow.
   constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;  // a set of bits
   return (dnnl_get_effective_cpu_isa() & kNeeded) == kNeeded;
 }

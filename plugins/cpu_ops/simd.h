@@ -85,7 +85,8 @@ CPU_OPS_INLINE void StoreAs(float* target, V lanes) noexcept {
   std::memcpy(target, &lanes, sizeof lanes);
 }
 
-// As kit::ToBFloat16.
+// As kit::ToBFloat16: to nearest, ties to even, and NaN stays NaN. Not by the processor's instruction,
+// which flushes subnormal numbers and not every clone of a kernel has.
 template <typename V>
 CPU_OPS_INLINE void StoreAs(BFloat16* target, V lanes) noexcept {
   if constexpr (std::is_same_v<V, float>) {

@@ -136,6 +136,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     tally->correct += of.correct ? sample * weight : 0;
   }
 
+  // Rows that do not count get zeros, as nothing else writes them.
   template <typename T>
   void BackwardOf(const OpCall& call) const noexcept {
     const int64_t width = call.inputs[kLogits].shape[-1];
