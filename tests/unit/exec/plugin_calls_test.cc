@@ -333,8 +333,8 @@ TEST(Memory, OfAHostHasTheRoundedCopiesThatOpsRead) {
   Net net(rig.ops, kSamples, {kWidth});
   const ModelValue h = net.Apply("first", "scale", {Net::kX});
   ASSERT_THAT(rig.Make(net.Finish(net.Apply("second", "rounded", {h}))), IsOk());
-  ModelMemory& memory = rig.executor->memory();
-  Must(memory.InitializeParameters());
+  exec::ModelMemory& memory = rig.executor->memory();
+  ASSERT_THAT(memory.InitializeParameters(), IsOk());
   const auto* const copies = static_cast<const uint16_t*>(memory.copy_at(0));
   for (int64_t i = 0; i < memory.layout().total_count; ++i) {
     EXPECT_EQ(copies[i], kit::ToBFloat16(memory.parameters()[i])) << i;
