@@ -14,6 +14,8 @@
 #include <new>
 #include <utility>
 #include <vector>
+#include <span>
+#include <string_view>
 
 #include "core/plugin/loss_scale.h"
 #include "engine/ext/saved_state.h"

@@ -32,6 +32,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true", help="forward under torch.autocast")
     arguments = parser.parse_args()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cores = sorted(os.sched_getaffinity(0))
@@ -53,7 +54,9 @@ def main():
         inputs, targets = make_batch()
         begin = time.monotonic()
         optimizer.zero_grad(set_to_none=False)
-        parallel(inputs, targets).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=arguments.bfloat16):
+            loss = parallel(inputs, targets)
+        loss.backward()
         optimizer.step()
         if step >= arguments.warmup:
             seconds.append(time.monotonic() - begin)

@@ -5,12 +5,14 @@
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
 # the slowest rank. PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
-# better of two memory formats. Batch norm sees the batch of its rank, as DistributedDataParallel has it.
+# better of two memory formats. PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best"
+# is of the same precision. The table is kept under bench/results/, by date and processor. Batch norm sees the batch of its rank, as DistributedDataParallel has it.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 rounds=${ROUNDS:-3}
 steps=${STEPS:-20}
+precisions=${PRECISIONS:-float32}
 engine=${ENGINE:-$PWD/build/release/bin/engine}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -29,7 +31,7 @@ settings() {  # model -> the words after `engine run`
 }
 optimizer() { case $1 in gpt*) echo adamw ;; *) echo sgd ;; esac; }
 
-ours() {  # name model ranks communicator
+ours() {  # name model ranks communicator precision
   local rank words
   read -ra words <<<"$(settings "$2")"
   local port=$((20000 + RANDOM % 10000))
@@ -38,7 +40,7 @@ ours() {  # name model ranks communicator
       taskset -c "$rank" /usr/bin/time -o "$out/time.$rank" -f %M "$engine" run "${words[@]}" -q \
       --plugins "$4,priority_sched,$(optimizer "$2"),cpu_ops" --set train.steps=$((steps + 5)) \
       --set train.evaluate_every=-1 --set output.checkpoint= --set output.sample_bytes=0 --set train.checkpoint_every=0 \
-      --set "output.metrics=$out/metrics" --set cpu_ops.threads=1 >/dev/null &
+      --set "output.metrics=$out/metrics" --set cpu_ops.threads=1 --set "cpu_ops.precision=$5" >/dev/null &
   done
   wait
   /usr/bin/python3 - "$out/metrics" "$(cat "$out/time.0")" >>"$out/$2.$3.$1" <<'PYTHON'
@@ -76,17 +78,32 @@ for round in $(seq "$rounds"); do
     ranks="1 2"
     if [ "$model" = gpt2_124m ]; then ranks=1; fi
     for n in $ranks; do
-      if [ "$n" = 1 ]; then
-        ours engine "$model" 1 null
-      else
-        ours engine-shm "$model" 2 shm
-        ours engine-tcp "$model" 2 tcp
-      fi
-      peer pytorch "$model" "$n"
-      if [ "$model" = cnn ] || [ "$model" = resnet18 ]; then peer pytorch-last "$model" "$n" --channels-last; fi
+      for precision in $precisions; do
+        suffix=$([ "$precision" = float32 ] || echo "-$precision")
+        autocast=$([ "$precision" = float32 ] || echo --bfloat16)
+        if [ "$n" = 1 ]; then
+          ours "engine$suffix" "$model" 1 null "$precision"
+        else
+          ours "engine-shm$suffix" "$model" 2 shm "$precision"
+          ours "engine-tcp$suffix" "$model" 2 tcp "$precision"
+        fi
+        # shellcheck disable=SC2086  # an option or none
+        peer "pytorch$suffix" "$model" "$n" $autocast
+        if [ "$model" = cnn ] || [ "$model" = resnet18 ]; then
+          # shellcheck disable=SC2086
+          peer "pytorch-last$suffix" "$model" "$n" --channels-last $autocast
+        fi
+      done
     done
   done
 done
+processor=$(lscpu | sed -n 's/^Model name: *//p') family=$(lscpu | sed -n 's/^CPU family: *//p') number=$(lscpu | sed -n 's/^Model: *//p')
+result=bench/results/$(date +%F)-$(tr -cs 'A-Za-z0-9\n' - <<<"$processor-$family-$number" | sed 's/-$//').md
+mkdir -p bench/results
+{
+  echo "Steps beside PyTorch, $(date +%F), commit $(git rev-parse --short HEAD): $processor (family $family, model $number), $(nproc) cores,"
+  echo "load $(cut -d ' ' -f 1-3 /proc/loadavg) at the end. ROUNDS=$rounds STEPS=$steps PRECISIONS=\"$precisions\""
+  echo
 /usr/bin/python3 - "$out" "${models[@]}" <<'PYTHON'
 import json, pathlib, statistics, sys
 
@@ -101,10 +118,13 @@ for model in sys.argv[2:]:
             runs[path.name.split(".")[2]] = (seconds, max(line["peak_bytes"] for line in lines))
         if not runs:
             continue
-        best = min(statistics.median(s) for name, (s, _) in runs.items() if name.startswith("pytorch"))
         for name, (seconds, peak) in runs.items():
+            best = min(statistics.median(s) for peer, (s, _) in runs.items()
+                       if peer.startswith("pytorch") and peer.endswith("-bf16") == name.endswith("-bf16"))
             at = lambda share: 1e3 * seconds[int(share * (len(seconds) - 1))]
             median = statistics.median(seconds)
             print(f"| {model} | {ranks} | {name} | {1e3 * median:.1f} | {at(.1):.1f} to {at(.9):.1f} "
                   f"| {median / best:.2f} | {peak / 2**20:.0f} |")
 PYTHON
+} | tee "$result"
+echo "kept in $result" >&2

@@ -6,6 +6,7 @@
 //   statistics_   the output of the loss op, then what the executor adds; a copy of both
 #include "core/exec/model_memory.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -43,22 +44,21 @@ double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i)
   return 0;
 }
 
-// Whether ops read rounded copies of parameters; kConfig names one where there is nothing to keep them.
-Result<bool> HasCopies(const graph::Graph& graph, const Accelerator* accelerator) {
-  for (const graph::Node& node : graph.nodes) {
-    for (const graph::ValueId input : node.inputs) {
+// Whether ops read rounded copies of parameters.
+bool HasCopies(const graph::Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
+    return std::ranges::any_of(node.inputs, [&](graph::ValueId input) {
       const int32_t parameter = graph.values[input].parameter;
-      if (parameter == graph::kNone || !graph.IsReadRounded(graph.parameters[parameter])) continue;
-      if (accelerator != nullptr) return true;
-      return Status::Error(StatusCode::kConfig,
-                           "layer '%s' (%s) reads parameter '%s' as %s, which only the ops of an "
-                           "accelerator do: let the layer read float32, or choose such ops",
-                           node.name.c_str(), node.op_name.c_str(),
-                           graph.parameters[parameter].name.c_str(),
-                           Name(graph.values[input].spec.dtype));
-    }
-  }
-  return false;
+      return parameter != graph::kNone && graph.IsReadRounded(graph.parameters[parameter]);
+    });
+  });
+}
+
+// The upper half of a float, rounded to nearest, ties to even; a NaN stays one.
+uint16_t ToBFloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t nearest = bits + 0x7fff + (bits >> 16 & 1);
+  return static_cast<uint16_t>((std::isnan(value) ? bits | 0x400000 : nearest) >> 16);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(graph::Make(device_, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
-  ENGINE_ASSIGN_OR_RETURN(const bool copies, HasCopies(graph_, accelerator_));
+  const bool copies = HasCopies(graph_);
   const struct {
     graph::DeviceBuffer* buffer;
     size_t size_bytes;
@@ -206,6 +206,12 @@ Status ModelMemory::InitializeParameters() {
 
 Status ModelMemory::RefreshCopies(int64_t offset) {
   if (copies_.data() == nullptr) return {};
+  // Of host memory optimizers write theirs too; this is for what is loaded or broadcast.
+  if (accelerator_ == nullptr) {
+    std::transform(parameters_.f32() + offset, parameters_.f32() + layout_.total_count,
+                   static_cast<uint16_t*>(copy_at(offset)), ToBFloat16);
+    return {};
+  }
   return accelerator_->math().Convert(parameters_.f32() + offset, DType::kFloat32, copy_at(offset),
                                       DType::kBFloat16, layout_.total_count - offset,
                                       stream_.get());

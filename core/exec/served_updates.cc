@@ -102,6 +102,10 @@ Status ServedUpdates::Check(const graph::Graph& graph, const graph::Program& pro
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
+    if (graph.IsReadRounded(parameter)) {
+      return Refuse("ops read '" + parameter.name + "' rounded to bfloat16",
+                    "let the ranks update (its option update), or choose float32 for the ops");
+    }
     if (parameter.learning_rate_scale == 1 || program.of_parameter[i] == graph::kNone) continue;
     return Refuse("'" + parameter.name + "' has a learning_rate_scale of its own",
                   "let the ranks update (its option update), or set it to 1");

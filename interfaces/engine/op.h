@@ -36,8 +36,8 @@ struct ParameterSpec {
   uint32_t decay = 1;    // whether weight decay applies (not for biases and norms)
   uint32_t trained = 1;  // 0: a buffer that Forward itself changes while it trains (running
                          // statistics): no gradient, no optimizer; kept in checkpoints
-  DType dtype = DType::kFloat32;  // in which Forward and Backward read it: kFloat32, or kBFloat16
-                                  // where the device is an Accelerator. The core keeps and updates
+  DType dtype = DType::kFloat32;  // in which Forward and Backward read it: kFloat32, or kBFloat16,
+                                  // a copy that follows the parameter. The core keeps and updates
                                   // float32 in any case, and a buffer is float32
 };
 ENGINE_LAYOUT(ParameterSpec, name, shape, initializer, scale, decay, trained, dtype);

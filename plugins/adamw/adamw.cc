@@ -14,6 +14,7 @@
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
+#include "kit/rounded_update.h"
 #include "kit/target_clones.h"
 
 namespace engine::adamw {
@@ -89,7 +90,10 @@ class AdamW final : public OptimizerBase, public SpanUpdatesBase {
         .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1_, t))),
         .inverse_root_bias = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2_, t))),
         .epsilon = static_cast<float>(epsilon_)};
-    Descend(c, call.count, call.gradient, call.states[0], call.states[1], call.value);
+    kit::UpdateWithCopy(call, [&](int64_t begin, int64_t count) {
+      Descend(c, count, call.gradient + begin, call.states[0] + begin, call.states[1] + begin,
+              call.value + begin);
+    });
     return {};
   }
 

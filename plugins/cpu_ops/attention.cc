@@ -12,6 +12,16 @@
 namespace engine::cpu_ops {
 namespace {
 
+// Between rows of a tensor and the dense copy of a head, rounding or widening.
+template <typename From, typename To>
+CPU_OPS_KERNEL void CopyRows(const From* from, int64_t from_stride, To* to, int64_t to_stride,
+                             int64_t rows, int64_t width) {
+  for (int64_t row = 0; row < rows; ++row, from += from_stride, to += to_stride) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) to[i] = from[i];
+  }
+}
+
 class AttentionOp final : public CpuOp {
  public:
   AttentionOp(const OpContext& context, const Options& attributes) noexcept
@@ -22,54 +32,93 @@ class AttentionOp final : public CpuOp {
     const Shape& y = signature->outputs[0].shape;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     signature->saved_bytes = y[0] * heads_ * y[1] * kFloat;
-    signature->workspace_bytes =
-        threads() * AttentionScratch(y[1], y[2] / heads_, y[2] / heads_) * kFloat;
+    signature->workspace_bytes = threads() * Scratch(y[1], y[2] / heads_) * kFloat;
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& y = call.outputs[0];
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
-      const int64_t width = y.shape[2];
-      const RowTarget target = {y.f32() + Offset(y, sample) + index * (width / heads_), width};
-      AttentionForward(Head(call.inputs[0], sample, index), target, LogSums(call, sample, index),
-                       scratch);
+      const AttentionHead head = Head(call.inputs[0], sample, index, &scratch);
+      const Columns of = {y, sample, index * head.size, head.size};
+      const RowTarget target = Open(of, false, &scratch);
+      AttentionForward(head, target, LogSums(call, sample, index), scratch);
+      Close(of, target);
     });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const TensorView& dy = call.output_grads[0];
     const bool sum = Accumulates(call, 0);
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
-      const int64_t width = dy.shape[2], size = width / heads_;
-      float* dqkv = call.input_grads[0].f32() + Offset(call.input_grads[0], sample) + index * size;
-      const AttentionGradients gradients = {.dq = {dqkv, 3 * width},
-                                            .dk = {dqkv + width, 3 * width},
-                                            .dv = {dqkv + 2 * width, 3 * width},
+      const AttentionHead head = Head(call.inputs[0], sample, index, &scratch);
+      const RowTarget dy =
+          Open({call.output_grads[0], sample, index * head.size, head.size}, true, &scratch);
+      RowTarget targets[3];
+      const auto of = [&](int64_t part) -> Columns {
+        return {call.input_grads[0], sample, (part * heads_ + index) * head.size, head.size};
+      };
+      for (int64_t part = 0; part < 3; ++part) targets[part] = Open(of(part), sum, &scratch);
+      const AttentionGradients gradients = {.dq = targets[0],
+                                            .dk = targets[1],
+                                            .dv = targets[2],
                                             .sum_q = sum,
                                             .sum_k = sum,
                                             .sum_v = sum};
-      AttentionBackward(Head(call.inputs[0], sample, index),
-                        {dy.f32() + Offset(dy, sample) + index * size, width},
-                        LogSums(call, sample, index), gradients, scratch);
+      AttentionBackward(head, {dy.data, dy.row_stride}, LogSums(call, sample, index), gradients,
+                        scratch);
+      for (int64_t part = 0; part < 3; ++part) Close(of(part), targets[part]);
     });
     return {};
   }
 
  private:
-  static int64_t Offset(const TensorView& tensor, int64_t sample) noexcept {
-    return sample * tensor.shape.Count(1);
+  // Those of one head of one sample, in a tensor (B, T, columns).
+  struct Columns {
+    const TensorView& tensor;
+    int64_t sample, begin, count;
+
+    int64_t rows() const noexcept { return tensor.shape[1]; }
+    int64_t stride() const noexcept { return tensor.shape[2]; }
+    int64_t offset() const noexcept { return sample * rows() * stride() + begin; }
+  };
+
+  // As floats: where they are, or, of bfloat16, in scratch, with their values when `read`.
+  static RowTarget Open(const Columns& of, bool read, float** scratch) noexcept {
+    if (of.tensor.dtype == DType::kFloat32) return {of.tensor.f32() + of.offset(), of.stride()};
+    float* const copy = *scratch;
+    *scratch += of.rows() * of.count;
+    const BFloat16* const from = As<BFloat16>(of.tensor) + of.offset();
+    if (read) CopyRows(from, of.stride(), copy, of.count, of.rows(), of.count);
+    return {copy, of.count};
+  }
+  // Rounds what Open has put into scratch.
+  static void Close(const Columns& of, RowTarget from) noexcept {
+    if (of.tensor.dtype == DType::kFloat32) return;
+    BFloat16* const to = As<BFloat16>(of.tensor) + of.offset();
+    CopyRows(from.data, from.row_stride, to, of.stride(), of.rows(), of.count);
   }
 
-  AttentionHead Head(const TensorView& qkv, int64_t sample, int64_t index) const noexcept {
-    const int64_t width = qkv.shape[2] / 3, size = width / heads_;
-    const float* q = qkv.f32() + Offset(qkv, sample) + index * size;
-    return {.q = {q, 3 * width},
-            .k = {q + width, 3 * width},
-            .v = {q + 2 * width, 3 * width},
+  // Of one thread: for copies of q, k, v, dy and three gradients, and of the kernel.
+  int64_t Scratch(int64_t length, int64_t size) const noexcept {
+    const int64_t copies = activation() == DType::kFloat32 ? 0 : 7 * length * size;
+    return (copies + AttentionScratch(length, size, size) + kLine - 1) / kLine * kLine;
+  }
+
+  AttentionHead Head(const TensorView& qkv, int64_t sample, int64_t index,
+                     float** scratch) const noexcept {
+    const int64_t size = qkv.shape[2] / 3 / heads_;
+    const auto open = [&](int64_t part) -> RowMatrix {
+      const RowTarget rows =
+          Open({qkv, sample, (part * heads_ + index) * size, size}, true, scratch);
+      return {rows.data, rows.row_stride};
+    };
+    return {.q = open(0),
+            .k = open(1),
+            .v = open(2),
             .queries = qkv.shape[1],
             .keys = qkv.shape[1],
             .size = size,
@@ -89,7 +138,7 @@ class AttentionOp final : public CpuOp {
   void ForEachHead(const OpCall& call, const Body& body) const noexcept {
     const Shape& shape = call.inputs[0].shape;
     const int64_t size = shape[2] / 3 / heads_;
-    const int64_t scratch = AttentionScratch(shape[1], size, size);
+    const int64_t scratch = Scratch(shape[1], size);
     const int64_t count = shape[0] * heads_;
     const int64_t work = shape[1] * shape[1] * size;
     // A head is one thread's: its sums have one order, and no two threads write one row of dqkv.

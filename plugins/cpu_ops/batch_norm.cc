@@ -4,6 +4,8 @@
 //   dx = weight / deviation * (dy - mean(dy) - n * mean(dy * n))
 // The gradients of weight and bias are sums over this rank's samples, like those of any parameter.
 //
+// Where x is bfloat16, y and gradients of x are, too; statistics and parameters stay float32.
+//
 // Saved for backward: {number of values per channel, float[C] mean (high), mean (low),
 // 1/deviation}.
 #include <algorithm>
@@ -32,6 +34,7 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
     signature->workspace_bytes = BatchNormWorkspace::Bytes(channels_, threads());
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
   Status DoForward(const OpCall& call) noexcept override {
     const BatchNormWorkspace workspace(call.workspace, channels_);
@@ -40,13 +43,15 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
     } else {
       UseRunning(call, workspace);
     }
-    const Normalization rows = {.x = call.inputs[kX].f32(),
-                                .y = call.outputs[0].f32(),
-                                .high = workspace.coefficient(0),
-                                .scale = workspace.coefficient(1),
-                                .shift = workspace.coefficient(2),
-                                .channels = channels_};
-    ForRowsAgain(call, [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+    WithElement(activation(), [&]<typename T>(T) {
+      const Normalization<T> rows = {.x = As<const T>(call.inputs[kX]),
+                                     .y = As<T>(call.outputs[0]),
+                                     .high = workspace.coefficient(0),
+                                     .scale = workspace.coefficient(1),
+                                     .shift = workspace.coefficient(2),
+                                     .channels = channels_};
+      ForRowsAgain(call, [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+    });
     return {};
   }
 
@@ -59,16 +64,18 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
     if (Synchronizes(call)) ENGINE_RETURN_IF_ERROR(ranks_.Add(call, channels_, sums));
     if (!WantsGradient(call, kX)) return {};
     SetSlopes(call, saved, sums, workspace);
-    const NormalizationGradient rows = {.x = call.inputs[kX].f32(),
-                                        .dy = call.output_grads[0].f32(),
-                                        .dx = call.input_grads[kX].f32(),
-                                        .sum = Accumulates(call, kX),
-                                        .high = saved.high,
-                                        .offset = workspace.coefficient(0),
-                                        .slope = workspace.coefficient(1),
-                                        .scale = workspace.coefficient(2),
-                                        .channels = channels_};
-    ForRowsAgain(call, [&](int64_t begin, int64_t end) { NormalizeBackward(rows, begin, end); });
+    WithElement(activation(), [&]<typename T>(T) {
+      const NormalizationGradient<T> rows = {.x = As<const T>(call.inputs[kX]),
+                                             .dy = As<const T>(call.output_grads[0]),
+                                             .dx = As<T>(call.input_grads[kX]),
+                                             .sum = Accumulates(call, kX),
+                                             .high = saved.high,
+                                             .offset = workspace.coefficient(0),
+                                             .slope = workspace.coefficient(1),
+                                             .scale = workspace.coefficient(2),
+                                             .channels = channels_};
+      ForRowsAgain(call, [&](int64_t begin, int64_t end) { NormalizeBackward(rows, begin, end); });
+    });
     return {};
   }
 
@@ -151,9 +158,10 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
 
   // The moments of this rank's rows, in sums(0), and their number.
   double OwnMoments(const OpCall& call, const BatchNormWorkspace& workspace) const noexcept {
-    const float* x = call.inputs[kX].f32();
     const int32_t parts = ForParts(call, [&](int32_t part, int64_t begin, int64_t end) {
-      Moments(x, channels_, begin, end, workspace.sums(part));
+      WithElement(activation(), [&]<typename T>(T) {
+        Moments(As<const T>(call.inputs[kX]), channels_, begin, end, workspace.sums(part));
+      });
     });
     const int64_t rows = RowCount(call);
     const ChannelSums all = workspace.sums(0);
@@ -172,10 +180,11 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
   // Sums over this rank's rows, in sums(0): of dy, and of dy (x - mean) / deviation.
   ChannelSums SumGradients(const OpCall& call, const BatchNormWorkspace& workspace,
                            const BatchNormSaved& saved) const noexcept {
-    const float* x = call.inputs[kX].f32();
-    const float* dy = call.output_grads[0].f32();
     const int32_t parts = ForParts(call, [&](int32_t part, int64_t begin, int64_t end) {
-      GradientSums(x, dy, saved.high, channels_, begin, end, workspace.sums(part));
+      WithElement(activation(), [&]<typename T>(T) {
+        GradientSums(As<const T>(call.inputs[kX]), As<const T>(call.output_grads[0]), saved.high,
+                     channels_, begin, end, workspace.sums(part));
+      });
     });
     const ChannelSums all = workspace.sums(0);
     for (int32_t part = 1; part < parts; ++part) {

@@ -144,14 +144,23 @@ class BinaryOp : public CpuOp {
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     signature->workspace_bytes = ReduceScratch(threads());
     const kit::Inference inference = Inferring(inputs, signature);
-    if (&kFunction == &kAdd) return kit::InferAdd(inference, /*takes_float32=*/true);
+    is_sum_ = &kFunction == &kAdd && inputs.size() == 2 && inputs[0].shape == inputs[1].shape &&
+              inputs[0].batched == inputs[1].batched;
+    if (&kFunction == &kAdd) return kit::InferAdd(inference, /*takes_float32=*/false);
     if (&kFunction == &kPrelu) return kit::InferPrelu(inference);
     return kit::InferBinary(inference, kFunction.reads_inputs, kFunction.reads_outputs);
   }
+  bool TakesBFloat16() const noexcept override { return is_sum_; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
+    if (y.dtype == DType::kBFloat16) {
+      ForElements(y.count(), [&](int64_t begin, int64_t end) {
+        Add(As<BFloat16>(a), As<BFloat16>(b), As<BFloat16>(y), begin, end);
+      });
+      return {};
+    }
     const Loops<3> loops(y.shape, {DenseStrides(y.shape), BroadcastStrides(a.shape, y.shape),
                                    BroadcastStrides(b.shape, y.shape)});
     ForAllPieces(loops, [&](const auto& offsets, int64_t count) {
@@ -172,6 +181,9 @@ class BinaryOp : public CpuOp {
     }
     return {};
   }
+
+ private:
+  bool is_sum_ = false;  // of equal shapes, for which alone there is a kernel of bfloat16
 };
 
 // "accumulate", what the core adds gradients with, takes no others than equal shapes.

@@ -58,7 +58,8 @@ CPU_OPS_INLINE void Merge(double* mean, double* squares, double count, double ot
 }
 
 // The mean of the rows [begin, end), roughly: with the rounding of a short sum of floats.
-CPU_OPS_INLINE void RoughMean(const float* x, int64_t channels, int64_t begin, int64_t end,
+template <typename T>
+CPU_OPS_INLINE void RoughMean(const T* x, int64_t channels, int64_t begin, int64_t end,
                               float* mean) noexcept {
   Zero(mean, channels);
   const float share = 1.0f / static_cast<float>(end - begin);
@@ -69,8 +70,9 @@ CPU_OPS_INLINE void RoughMean(const float* x, int64_t channels, int64_t begin, i
 
 // sums[j] += the sum of column j of y (rows, width), for j in [begin, end). Four rows at a time:
 // that quarters the traffic on `sums`, and the length of the chain of roundings.
-CPU_OPS_KERNEL void AddColumns(const float* y, int64_t rows, int64_t width, float* sums,
-                               int64_t begin, int64_t end) {
+template <typename T>
+CPU_OPS_KERNEL void AddColumns(const T* y, int64_t rows, int64_t width, float* sums, int64_t begin,
+                               int64_t end) {
   int64_t row = 0;
   for (; row + 4 <= rows; row += 4, y += 4 * width) {
 #pragma omp simd
@@ -90,7 +92,8 @@ CPU_OPS_KERNEL void AddColumns(const float* y, int64_t rows, int64_t width, floa
 // from k in terms of its deviation. k is the mean of the rows before, and a block is at most as
 // large as all of those: then what the block loses is below the squares that its distance from them
 // adds to the total. For the first block, k is its own mean.
-CPU_OPS_KERNEL void Moments(const float* x, int64_t channels, int64_t begin, int64_t end,
+template <typename Element>
+CPU_OPS_KERNEL void Moments(const Element* x, int64_t channels, int64_t begin, int64_t end,
                             const ChannelSums& sums) {
   float* shift = sums.scratch;
   float* linear = shift + channels;
@@ -126,7 +129,8 @@ void MergeMoments(double* mean, double* squares, double count, double other_mean
   if (other_count > 0.0) Merge(mean, squares, count, other_mean, other_squares, other_count);
 }
 
-CPU_OPS_KERNEL void GradientSums(const float* x, const float* dy, const float* high,
+template <typename Element>
+CPU_OPS_KERNEL void GradientSums(const Element* x, const Element* dy, const float* high,
                                  int64_t channels, int64_t begin, int64_t end,
                                  const ChannelSums& sums) {
   float* linear = sums.scratch;
@@ -148,10 +152,11 @@ CPU_OPS_KERNEL void GradientSums(const float* x, const float* dy, const float* h
   }
 }
 
-CPU_OPS_KERNEL void Normalize(const Normalization& rows, int64_t begin, int64_t end) {
+template <typename Element>
+CPU_OPS_KERNEL void Normalize(const Normalization<Element>& rows, int64_t begin, int64_t end) {
   const int64_t channels = rows.channels;
-  const float* x = rows.x;
-  float* y = rows.y;
+  const Element* x = rows.x;
+  Element* y = rows.y;
   ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
     ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
       const T high = LoadAs<T>(rows.high + c), scale = LoadAs<T>(rows.scale + c);
@@ -164,12 +169,13 @@ CPU_OPS_KERNEL void Normalize(const Normalization& rows, int64_t begin, int64_t 
   });
 }
 
-CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t begin,
+template <typename Element>
+CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient<Element>& rows, int64_t begin,
                                       int64_t end) {
   const int64_t channels = rows.channels;
-  const float* x = rows.x;
-  const float* dy = rows.dy;
-  float* dx = rows.dx;
+  const Element* x = rows.x;
+  const Element* dy = rows.dy;
+  Element* dx = rows.dx;
   ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
     ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
       const T high = LoadAs<T>(rows.high + c), offset = LoadAs<T>(rows.offset + c);
@@ -186,12 +192,23 @@ CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient& rows, int64_t
   });
 }
 
-void SumColumns(const float* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
+template <typename T>
+void SumColumns(const T* y, int64_t rows, int64_t width, float* sums, bool sum) noexcept {
   const int32_t parts = PartCount(rows * width, kElementGrain);
   ForEachPart(parts, width, kLine, [&](int32_t, int64_t begin, int64_t end) {
     if (!sum) std::memset(sums + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
     AddColumns(y, rows, width, sums, begin, end);
   });
 }
+
+#define CPU_OPS_CHANNEL_KERNELS(T)                                                        \
+  template void Moments(const T*, int64_t, int64_t, int64_t, const ChannelSums&);         \
+  template void GradientSums(const T*, const T*, const float*, int64_t, int64_t, int64_t, \
+                             const ChannelSums&);                                         \
+  template void Normalize(const Normalization<T>&, int64_t, int64_t);                     \
+  template void NormalizeBackward(const NormalizationGradient<T>&, int64_t, int64_t);     \
+  template void SumColumns(const T*, int64_t, int64_t, float*, bool) noexcept;
+CPU_OPS_CHANNEL_KERNELS(float)
+CPU_OPS_CHANNEL_KERNELS(BFloat16)
 
 }  // namespace engine::cpu_ops

@@ -3,7 +3,7 @@
 //
 // A mean is held as the sum of two floats, high + low: x - high is exact or nearly so for the x
 // that are near the mean, so a large mean costs no digits, and `low` is worked into another
-// coefficient.
+// coefficient. Elements, T, are floats or BFloat16.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +22,46 @@ struct ChannelSums {
 
 // Mean and sum of squared deviations from it, to float precision relative to the deviation, however
 // large the mean is beside it. Zeros when there are no rows.
-void Moments(const float* x, int64_t channels, int64_t begin, int64_t end, const ChannelSums& sums);
+template <typename T>
+void Moments(const T* x, int64_t channels, int64_t begin, int64_t end, const ChannelSums& sums);
 
 // Mean and squares of `count` numbers become those of these and `other_count` others (Chan, Golub
 // and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979).
 void MergeMoments(double* mean, double* squares, double count, double other_mean,
                   double other_squares, double other_count);
 
-void GradientSums(const float* x, const float* dy, const float* high, int64_t channels,
-                  int64_t begin, int64_t end, const ChannelSums& sums);
+template <typename T>
+void GradientSums(const T* x, const T* dy, const float* high, int64_t channels, int64_t begin,
+                  int64_t end, const ChannelSums& sums);
 
 // y = (x - high) scale + shift.
+template <typename T>
 struct Normalization {
-  const float* x;
-  float* y;
+  const T* x;
+  T* y;
   const float *high, *scale, *shift;  // of each channel
   int64_t channels;
 };
-void Normalize(const Normalization& rows, int64_t begin, int64_t end);
+template <typename T>
+void Normalize(const Normalization<T>& rows, int64_t begin, int64_t end);
 
 // dx = ((dy weight - offset) - (x - high) slope) scale.
+template <typename T>
 struct NormalizationGradient {
-  const float* x;
-  const float* dy;
-  float* dx;
+  const T* x;
+  const T* dy;
+  T* dx;
   bool sum;                                    // add to dx
   const float *high, *offset, *slope, *scale;  // of each channel
   int64_t channels;
   const float* weight = nullptr;  // of each channel; null: 1
 };
-void NormalizeBackward(const NormalizationGradient& rows, int64_t begin, int64_t end);
+template <typename T>
+void NormalizeBackward(const NormalizationGradient<T>& rows, int64_t begin, int64_t end);
 
 // sums[c] becomes, or has added when `sum`, the sum of channel c of y (rows, channels): the gradient of
 // a bias. Not serial: threads share the channels, so the order does not depend on their number.
-void SumColumns(const float* y, int64_t rows, int64_t channels, float* sums, bool sum) noexcept;
+template <typename T>
+void SumColumns(const T* y, int64_t rows, int64_t channels, float* sums, bool sum) noexcept;
 
 }  // namespace engine::cpu_ops

@@ -20,6 +20,7 @@ class ReshapeOp final : public CpuOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference inference = Inferring(inputs, signature);
+    takes_bfloat16_ = true;
     if (kTo == To::kFlat) return kit::InferFlatten(inference);
     ENGINE_RETURN_IF_ERROR(kTo == To::kChannelsLast ? kit::InferToChannelsLast(inference)
                                                     : kit::InferToChannelsFirst(inference));
@@ -27,12 +28,18 @@ class ReshapeOp final : public CpuOp {
     rows_ = kTo == To::kChannelsLast ? x[1] : x[1] * x[2];
     columns_ = x.Count(1) / rows_;
     if (signature->output_is_view_of == 0) rows_ = 1;
+    takes_bfloat16_ = rows_ == 1;
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return takes_bfloat16_; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
-    if (rows_ == 1) return {};
+    if (rows_ == 1) {
+      const TensorView &x = call.inputs[0], &y = call.outputs[0];
+      if (x.dtype != y.dtype) Convert(x, y);
+      return {};
+    }
     const float* x = call.inputs[0].f32();
     float* y = call.outputs[0].f32();
     ForRows(call.inputs[0].shape[0], size(), [&](int64_t begin, int64_t end) {
@@ -64,7 +71,8 @@ class ReshapeOp final : public CpuOp {
  private:
   int64_t size() const noexcept { return rows_ * columns_; }
 
-  int64_t rows_ = 1, columns_ = 0;  // 1 row: the output is a view
+  int64_t rows_ = 1, columns_ = 0;  // 1 row: the output is a view, or rounds x
+  bool takes_bfloat16_ = false;
 };
 
 }  // namespace

@@ -5,10 +5,12 @@
 // conv_transpose2d: what conv2d's gradient does with a dy, with a bias: x (B, H, W, C), weight (C, O
 // / groups, KH, KW) as PyTorch has it, y (B, H', W', O). Its own gradients are conv2d's forward pass
 // and the gradient of conv2d's weight with x and dy in each other's place.
+#include <memory>
 #include <new>
 #include <type_traits>
 
 #include "channel_kernels.h"
+#include "conv_primitives.h"
 #include "convolution.h"
 #include "cpu_op.h"
 #include "kit/image_op_shapes.h"
@@ -33,22 +35,37 @@ class ConvOp final : public CpuOp {
     }
     const Shape &x = inputs[kX].shape, &y = signature->outputs[0].shape;
     const Plane input = {x[1], x[2], x[3]}, output = {y[1], y[2], y[3]};
+    const ConvGeometry geometry = {.window = given_.window,
+                                   .input = kTransposed ? output : input,
+                                   .output = kTransposed ? input : output,
+                                   .groups = given_.groups};
     try {
-      conv_ = Convolution({.window = given_.window,
-                           .input = kTransposed ? output : input,
-                           .output = kTransposed ? input : output,
-                           .groups = given_.groups},
-                          oihw, threads());
+      if (!kTransposed && activation() == DType::kBFloat16 && x[0] > 0) {
+        rounded_ = std::make_unique<ConvPrimitives>(geometry, oihw, given_.bias, threads());
+        if (rounded_->Prepare(x[0])) {
+          signature->workspace_bytes = static_cast<int64_t>(rounded_->workspace_bytes());
+          return {};
+        }
+        rounded_ = nullptr;
+      }
+      conv_ = Convolution(geometry, oihw, threads());
     } catch (const std::bad_alloc&) {
       return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for its plan", name());
     }
     signature->workspace_bytes = static_cast<int64_t>(conv_.workspace_bytes(x[0]));
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return rounded_ != nullptr; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     if (Samples(call) == 0) return {};
+    if (rounded_ != nullptr) {
+      return rounded_->Forward(name(), Samples(call), As<BFloat16>(call.inputs[kX]),
+                               As<BFloat16>(call.inputs[kWeight]),
+                               given_.bias ? As<BFloat16>(call.inputs[kBias]) : nullptr,
+                               As<BFloat16>(call.outputs[0]), call.workspace);
+    }
     conv_.Run(kForward, {.source = call.inputs[kX].f32(),
                          .weight = call.inputs[kWeight].f32(),
                          .bias = given_.bias ? call.inputs[kBias].f32() : nullptr,
@@ -64,6 +81,7 @@ class ConvOp final : public CpuOp {
       if (given_.bias) ZeroGradient(call, kBias);
       return {};
     }
+    if (rounded_ != nullptr) return BackwardRounded(call);
     const float *x = call.inputs[kX].f32(), *dy = call.output_grads[0].f32();
     if (WantsGradient(call, kBias)) {
       SumColumns(dy, call.output_grads[0].shape.Count(0, -1), given_.channels,
@@ -96,8 +114,27 @@ class ConvOp final : public CpuOp {
 
   static int64_t Samples(const OpCall& call) noexcept { return call.inputs[kX].shape[0]; }
 
+  // The three gradients as in DoBackward; that of the weight is float32, the others' sums are.
+  Status BackwardRounded(const OpCall& call) noexcept {
+    const BFloat16* const dy = As<BFloat16>(call.output_grads[0]);
+    if (WantsGradient(call, kBias)) {
+      SumColumns(dy, call.output_grads[0].shape.Count(0, -1), given_.channels,
+                 call.input_grads[kBias].f32(), Accumulates(call, kBias));
+    }
+    if (WantsGradient(call, kWeight)) {
+      ENGINE_RETURN_IF_ERROR(rounded_->BackwardWeights(
+          name(), Samples(call), As<BFloat16>(call.inputs[kX]), dy, call.input_grads[kWeight].f32(),
+          Accumulates(call, kWeight), call.workspace));
+    }
+    if (!WantsGradient(call, kX)) return {};
+    return rounded_->BackwardData(name(), Samples(call), dy, As<BFloat16>(call.inputs[kWeight]),
+                                  As<BFloat16>(call.input_grads[kX]), Accumulates(call, kX),
+                                  call.workspace);
+  }
+
   const std::conditional_t<kTransposed, kit::ConvTransposeAttributes, kit::Conv2dAttributes> given_;
-  Convolution conv_;
+  Convolution conv_;                         // of float32
+  std::unique_ptr<ConvPrimitives> rounded_;  // of bfloat16, where oneDNN is fast
 };
 
 }  // namespace

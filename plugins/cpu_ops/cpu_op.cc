@@ -25,21 +25,54 @@ Status CpuOp::Backward(const OpCall& call) noexcept {
   return DoBackward(call);
 }
 
-CPU_OPS_KERNEL void Add(const float* a, const float* b, float* y, int64_t begin, int64_t end) {
+template <typename A, typename B>
+CPU_OPS_KERNEL void Add(const A* a, const B* b, A* y, int64_t begin, int64_t end) {
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+}
+// The second adds a gradient that arrives in bfloat16 to one of a parameter.
+template void Add(const float*, const float*, float*, int64_t, int64_t);
+template void Add(const float*, const BFloat16*, float*, int64_t, int64_t);
+template void Add(const BFloat16*, const BFloat16*, BFloat16*, int64_t, int64_t);
+
+namespace {
+
+template <typename From, typename To>
+CPU_OPS_KERNEL void Convert(const From* source, To* target, int64_t begin, int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) target[i] = source[i];
+}
+
+}  // namespace
+
+void Convert(const TensorView& source, const TensorView& target) noexcept {
+  ForElements(target.count(), [&](int64_t begin, int64_t end) {
+    if (target.dtype == DType::kBFloat16) {
+      Convert(source.f32(), As<BFloat16>(target), begin, end);
+    } else {
+      Convert(As<const BFloat16>(source), target.f32(), begin, end);
+    }
+  });
 }
 
 void PassGradient(const TensorView& source, const TensorView& target, bool sum) noexcept {
   if (source.data == target.data) return;
-  const float* dy = source.f32();
-  float* dx = target.f32();
-  ForElements(target.count(), [&](int64_t begin, int64_t end) {
-    if (sum) {
-      Add(dx, dy, dx, begin, end);
-    } else {
-      std::memcpy(dx + begin, dy + begin, static_cast<size_t>(end - begin) * sizeof(float));
-    }
+  if (source.dtype != target.dtype) {  // the gradient of a batch in float32
+    if (!sum) return Convert(source, target);
+    return ForElements(target.count(), [&](int64_t begin, int64_t end) {
+      Add(target.f32(), As<BFloat16>(source), target.f32(), begin, end);
+    });
+  }
+  WithElement(source.dtype, [&]<typename T>(T) {
+    const T* dy = As<const T>(source);
+    T* dx = As<T>(target);
+    ForElements(target.count(), [&](int64_t begin, int64_t end) {
+      if (sum) {
+        Add(dx, dy, dx, begin, end);
+      } else {
+        std::memcpy(dx + begin, dy + begin, static_cast<size_t>(end - begin) * sizeof(T));
+      }
+    });
   });
 }
 

@@ -16,33 +16,23 @@ class EmbeddingOp final : public kit::ShapedOp<CpuOp, kit::EmbeddingRule>, publi
   void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
 
+  bool TakesBFloat16() const noexcept override { return true; }
+
  protected:
   Status DoForward(const OpCall& call) noexcept override {
     ENGINE_RETURN_IF_ERROR(CheckTokens(call.inputs[kTokens]));
-    const int32_t* tokens = call.inputs[kTokens].i32();
-    const float* table = call.inputs[kWeight].f32();
-    const float* positions = given_.positions > 0 ? call.inputs[kPositions].f32() : nullptr;
-    float* y = call.outputs[0].f32();
-    const int64_t length = call.inputs[kTokens].shape[-1];
-    ForRows(call.inputs[kTokens].count(), given_.width, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float* row = table + tokens[i] * given_.width;
-        if (positions != nullptr) {
-          Add(row, positions + i % length * given_.width, y + i * given_.width, 0, given_.width);
-        } else {
-          std::memcpy(y + i * given_.width, row, static_cast<size_t>(given_.width) * sizeof(float));
-        }
-      }
-    });
+    WithElement(activation(), [&]<typename T>(T) { ForwardOf<T>(call); });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     const TensorView& tokens = call.inputs[kTokens];
-    const float* dy = call.output_grads[0].f32();
     const int64_t length = tokens.shape[-1];
-    Scatter(call, kWeight, tokens.count(), dy, [&](int64_t i) { return tokens.i32()[i]; });
-    Scatter(call, kPositions, tokens.count(), dy, [&](int64_t i) { return i % length; });
+    WithElement(activation(), [&]<typename T>(T) {
+      const T* dy = As<const T>(call.output_grads[0]);
+      Scatter(call, kWeight, tokens.count(), dy, [&](int64_t i) { return tokens.i32()[i]; });
+      Scatter(call, kPositions, tokens.count(), dy, [&](int64_t i) { return i % length; });
+    });
     return {};
   }
 
@@ -63,10 +53,29 @@ class EmbeddingOp final : public kit::ShapedOp<CpuOp, kit::EmbeddingRule>, publi
     return {};
   }
 
+  template <typename T>
+  void ForwardOf(const OpCall& call) const noexcept {
+    const int32_t* tokens = call.inputs[kTokens].i32();
+    const T* table = As<const T>(call.inputs[kWeight]);
+    const T* positions = given_.positions > 0 ? As<const T>(call.inputs[kPositions]) : nullptr;
+    T* y = As<T>(call.outputs[0]);
+    const int64_t length = call.inputs[kTokens].shape[-1];
+    ForRows(call.inputs[kTokens].count(), given_.width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* row = table + tokens[i] * given_.width;
+        if (positions != nullptr) {
+          Add(row, positions + i % length * given_.width, y + i * given_.width, 0, given_.width);
+        } else {
+          std::memcpy(y + i * given_.width, row, static_cast<size_t>(given_.width) * sizeof(T));
+        }
+      }
+    });
+  }
+
   // Adds row i of `dy` to the row target_row(i) of the gradient of `input`. Threads share columns,
   // so each sum has one order whatever their number.
-  template <typename TargetRow>
-  void Scatter(const OpCall& call, int32_t input, int64_t count, const float* dy,
+  template <typename T, typename TargetRow>
+  void Scatter(const OpCall& call, int32_t input, int64_t count, const T* dy,
                const TargetRow& target_row) const noexcept {
     if (!WantsGradient(call, static_cast<size_t>(input))) return;
     const TensorView& gradient = call.input_grads[static_cast<size_t>(input)];

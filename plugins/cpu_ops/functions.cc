@@ -18,11 +18,15 @@ struct Constants {
 enum class Reads { kX, kY, kNothing };
 
 // A kernel works on [begin, end). Sources and target may be the same memory.
-struct Function {
-  void (*forward)(const float* x, float* y, Constants, int64_t begin, int64_t end);
+template <typename T>
+struct Kernels {
+  void (*forward)(const T* x, T* y, Constants, int64_t begin, int64_t end);
   // `read` is what the function reads; `sum`: add to dx.
-  void (*backward)(const float* read, const float* dy, float* dx, bool sum, Constants,
-                   int64_t begin, int64_t end);
+  void (*backward)(const T* read, const T* dy, T* dx, bool sum, Constants, int64_t begin,
+                   int64_t end);
+};
+// Of both types, from one expression: numbers are widened where they are read.
+struct Function : Kernels<float>, Kernels<BFloat16> {
   Reads reads;
   const char* constants[2];  // attributes
 };
@@ -44,25 +48,30 @@ class FunctionOp final : public CpuOp {
     if (kFunction.reads == Reads::kNothing) return kit::InferScale(inference);
     return kit::InferFunction(inference, kFunction.reads == Reads::kY);
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
-    const float* x = call.inputs[0].f32();
-    float* y = call.outputs[0].f32();
-    ForElements(call.outputs[0].count(), [&](int64_t begin, int64_t end) {
-      kFunction.forward(x, y, constants_, begin, end);
+    WithElement(activation(), [&]<typename T>(T) {
+      const T* x = As<const T>(call.inputs[0]);
+      T* y = As<T>(call.outputs[0]);
+      ForElements(call.outputs[0].count(), [&](int64_t begin, int64_t end) {
+        kFunction.Kernels<T>::forward(x, y, constants_, begin, end);
+      });
     });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const float* read = (kFunction.reads == Reads::kX ? call.inputs : call.outputs)[0].f32();
-    const float* dy = call.output_grads[0].f32();
-    float* dx = call.input_grads[0].f32();
-    const bool sum = Accumulates(call, 0);
-    ForElements(call.input_grads[0].count(), [&](int64_t begin, int64_t end) {
-      kFunction.backward(read, dy, dx, sum, constants_, begin, end);
+    WithElement(activation(), [&]<typename T>(T) {
+      const T* read = As<const T>((kFunction.reads == Reads::kX ? call.inputs : call.outputs)[0]);
+      const T* dy = As<const T>(call.output_grads[0]);
+      T* dx = As<T>(call.input_grads[0]);
+      const bool sum = Accumulates(call, 0);
+      ForElements(call.input_grads[0].count(), [&](int64_t begin, int64_t end) {
+        kFunction.Kernels<T>::backward(read, dy, dx, sum, constants_, begin, end);
+      });
     });
     return {};
   }
@@ -135,27 +144,32 @@ CPU_OPS_INLINE float Clamp(float x, float low, float high) noexcept {
     const float dy = dys[i];                                  \
     dxs[i] assign(gradient);                                  \
   }
-#define CPU_OPS_FUNCTION(Name, Read, read, value, gradient, ...)                                 \
-  namespace {                                                                                    \
-  CPU_OPS_KERNEL void Name##Forward(const float* xs, float* ys, Constants constants,             \
-                                    int64_t begin, int64_t end) {                                \
-    [[maybe_unused]] const float a = constants.a, b = constants.b;                               \
-    _Pragma("omp simd") for (int64_t i = begin; i < end; ++i) {                                  \
-      const float x = xs[i];                                                                     \
-      ys[i] = (value);                                                                           \
-    }                                                                                            \
-  }                                                                                              \
-  CPU_OPS_KERNEL void Name##Backward(const float* reads, const float* dys, float* dxs, bool sum, \
-                                     Constants constants, int64_t begin, int64_t end) {          \
-    [[maybe_unused]] const float a = constants.a, b = constants.b;                               \
-    if (sum) {                                                                                   \
-      CPU_OPS_GRADIENT_LOOP(read, +=, gradient)                                                  \
-    } else {                                                                                     \
-      CPU_OPS_GRADIENT_LOOP(read, =, gradient)                                                   \
-    }                                                                                            \
-  }                                                                                              \
-  constexpr Function k##Name = {Name##Forward, Name##Backward, Reads::Read, {__VA_ARGS__}};      \
-  }                                                                                              \
+#define CPU_OPS_FUNCTION(Name, Read, read, value, gradient, ...)                            \
+  namespace {                                                                               \
+  template <typename T>                                                                     \
+  CPU_OPS_KERNEL void Name##Forward(const T* xs, T* ys, Constants constants, int64_t begin, \
+                                    int64_t end) {                                          \
+    [[maybe_unused]] const float a = constants.a, b = constants.b;                          \
+    _Pragma("omp simd") for (int64_t i = begin; i < end; ++i) {                             \
+      const float x = xs[i];                                                                \
+      ys[i] = (value);                                                                      \
+    }                                                                                       \
+  }                                                                                         \
+  template <typename T>                                                                     \
+  CPU_OPS_KERNEL void Name##Backward(const T* reads, const T* dys, T* dxs, bool sum,        \
+                                     Constants constants, int64_t begin, int64_t end) {     \
+    [[maybe_unused]] const float a = constants.a, b = constants.b;                          \
+    if (sum) {                                                                              \
+      CPU_OPS_GRADIENT_LOOP(read, +=, gradient)                                             \
+    } else {                                                                                \
+      CPU_OPS_GRADIENT_LOOP(read, =, gradient)                                              \
+    }                                                                                       \
+  }                                                                                         \
+  constexpr Function k##Name = {{Name##Forward<float>, Name##Backward<float>},              \
+                                {Name##Forward<BFloat16>, Name##Backward<BFloat16>},        \
+                                Reads::Read,                                                \
+                                {__VA_ARGS__}};                                             \
+  }                                                                                         \
   const OpFactory kMake##Name = kit::NewOp<FunctionOp<k##Name>>;
 
 }  // namespace

@@ -16,6 +16,8 @@ struct Operand {
 
 struct GemmSizes {
   int64_t m, n, k;
+
+  bool operator==(const GemmSizes&) const = default;
 };
 
 // c (m, n) = scale a (m, k) b (k, n), or += when `sum`. In the threads of the call, or, where it is

@@ -50,13 +50,13 @@ class GroupNormOp final : public kit::ShapedOp<CpuOp, kit::GroupNormRule> {
           scratch.offset[c] = call.inputs[kBias].f32()[c] - saved.low * scale;
         }
       }
-      Normalize({.x = x,
-                 .y = call.outputs[0].f32() + sample * size(),
-                 .high = scratch.high,
-                 .scale = scratch.scale,
-                 .shift = scratch.offset,
-                 .channels = channels_},
-                0, rows_);
+      Normalize<float>({.x = x,
+                        .y = call.outputs[0].f32() + sample * size(),
+                        .high = scratch.high,
+                        .scale = scratch.scale,
+                        .shift = scratch.offset,
+                        .channels = channels_},
+                       0, rows_);
     });
     return {};
   }
@@ -71,17 +71,17 @@ class GroupNormOp final : public kit::ShapedOp<CpuOp, kit::GroupNormRule> {
       GradientSums(x, dy, scratch.high, channels_, 0, rows_, scratch.sums);
       for (int64_t g = 0; g < given_.groups; ++g) SetSlopes(call, sample, g, scratch);
       if (!WantsGradient(call, kX)) return;
-      NormalizeBackward({.x = x,
-                         .dy = dy,
-                         .dx = call.input_grads[kX].f32() + sample * size(),
-                         .sum = Accumulates(call, kX),
-                         .high = scratch.high,
-                         .offset = scratch.offset,
-                         .slope = scratch.slope,
-                         .scale = scratch.scale,
-                         .channels = channels_,
-                         .weight = call.inputs[kWeight].f32()},
-                        0, rows_);
+      NormalizeBackward<float>({.x = x,
+                                .dy = dy,
+                                .dx = call.input_grads[kX].f32() + sample * size(),
+                                .sum = Accumulates(call, kX),
+                                .high = scratch.high,
+                                .offset = scratch.offset,
+                                .slope = scratch.slope,
+                                .scale = scratch.scale,
+                                .channels = channels_,
+                                .weight = call.inputs[kWeight].f32()},
+                               0, rows_);
     });
     AddSums(call, kBias, &ChannelSums::first);
     AddSums(call, kWeight, &ChannelSums::second);

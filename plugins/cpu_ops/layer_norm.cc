@@ -18,11 +18,12 @@ struct RowStatistics {
   float inverse_deviation;
 };
 
+template <typename T>
 struct ForwardRows {
-  const float* x;
+  const T* x;
   const float* weight;
   const float* bias;  // null: around 0
-  float* y;
+  T* y;
   RowStatistics* statistics;  // or null
   int64_t width;
   float epsilon;
@@ -30,7 +31,8 @@ struct ForwardRows {
 
 // Two passes for the statistics, as the difference of two large sums would cancel; the row is in
 // the first-level cache by then.
-CPU_OPS_INLINE RowStatistics StatisticsOf(const float* x, int64_t width, float epsilon,
+template <typename T>
+CPU_OPS_INLINE RowStatistics StatisticsOf(const T* x, int64_t width, float epsilon,
                                           bool around_0) noexcept {
   Float16 sums = {};
   for (int64_t i = 0; !around_0 && i < width; i += kLanes) sums += Load(x + i, LanesAt(i, width));
@@ -43,13 +45,14 @@ CPU_OPS_INLINE RowStatistics StatisticsOf(const float* x, int64_t width, float e
   return {mean, 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + epsilon)};
 }
 
-CPU_OPS_KERNEL void Normalize(const ForwardRows& rows, int64_t begin, int64_t end) {
+template <typename T>
+CPU_OPS_KERNEL void Normalize(const ForwardRows<T>& rows, int64_t begin, int64_t end) {
   const int64_t width = rows.width;
   const float* weight = rows.weight;
   const float* bias = rows.bias;
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = rows.x + row * width;
-    float* y = rows.y + row * width;
+    const T* x = rows.x + row * width;
+    T* y = rows.y + row * width;
     const RowStatistics statistics = StatisticsOf(x, width, rows.epsilon, bias == nullptr);
     const float mean = statistics.mean, scale = statistics.inverse_deviation;
     if (bias == nullptr) {
@@ -63,21 +66,23 @@ CPU_OPS_KERNEL void Normalize(const ForwardRows& rows, int64_t begin, int64_t en
   }
 }
 
+template <typename T>
 struct BackwardRows {
-  const float* x;
+  const T* x;
   const float* weight;
-  const float* dy;
+  const T* dy;
   const RowStatistics* statistics;
-  float* dx;  // or null
-  bool sum;   // add to dx
+  T* dx;     // or null
+  bool sum;  // add to dx
   bool around_0;
   int64_t width;
 };
 
 // dx of one row: with g = dy * weight and n = (x - mean) * scale,
 //   dx = scale * (g - mean(g) - n * mean(g * n)),  around 0 without mean(g).
-CPU_OPS_INLINE void InputGradient(const BackwardRows& rows, const float* x, const float* dy,
-                                  RowStatistics row, float* dx) noexcept {
+template <typename T>
+CPU_OPS_INLINE void InputGradient(const BackwardRows<T>& rows, const T* x, const T* dy,
+                                  RowStatistics row, T* dx) noexcept {
   const int64_t width = rows.width;
   const float row_mean = row.mean, scale = row.inverse_deviation;
   Float16 sums = {}, dots = {};
@@ -101,18 +106,20 @@ CPU_OPS_INLINE void InputGradient(const BackwardRows& rows, const float* x, cons
 
 // Rows [begin, end): dx, and onto `dweight` and `dbias` (width each; null when not wanted) their
 // sums over these rows.
-CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows& rows, int64_t begin, int64_t end,
+template <typename T>
+CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows<T>& rows, int64_t begin, int64_t end,
                                       float* dweight, float* dbias) {
   const int64_t width = rows.width;
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = rows.x + row * width;
-    const float* dy = rows.dy + row * width;
+    const T* x = rows.x + row * width;
+    const T* dy = rows.dy + row * width;
     const RowStatistics statistics = rows.statistics[row];
     if (dweight != nullptr) {
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        dweight[i] += dy[i] * ((x[i] - statistics.mean) * statistics.inverse_deviation);
-        dbias[i] += dy[i];
+        const float gradient = dy[i];
+        dweight[i] += gradient * ((x[i] - statistics.mean) * statistics.inverse_deviation);
+        dbias[i] += gradient;
       }
     }
     if (rows.dx != nullptr) InputGradient(rows, x, dy, statistics, rows.dx + row * width);
@@ -135,32 +142,46 @@ class NormOp final : public CpuOp {
     signature->workspace_bytes = threads() * PartialBytes(x[-1]);
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
-    const Shape& shape = call.inputs[kX].shape;
-    const ForwardRows rows = {.x = call.inputs[kX].f32(),
-                              .weight = call.inputs[kWeight].f32(),
-                              .bias = kHasBias ? call.inputs[kBias].f32() : nullptr,
-                              .y = call.outputs[0].f32(),
-                              .statistics = static_cast<RowStatistics*>(call.saved),
-                              .width = shape[-1],
-                              .epsilon = epsilon_};
-    ForRows(shape.Count(0, -1), shape[-1],
-            [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+    WithElement(activation(), [&]<typename T>(T) { ForwardOf<T>(call); });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
+    WithElement(activation(), [&]<typename T>(T) { BackwardOf<T>(call); });
+    return {};
+  }
+
+ private:
+  template <typename T>
+  void ForwardOf(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;
-    const BackwardRows rows = {.x = call.inputs[kX].f32(),
-                               .weight = call.inputs[kWeight].f32(),
-                               .dy = call.output_grads[0].f32(),
-                               .statistics = static_cast<const RowStatistics*>(call.saved),
-                               .dx = WantsGradient(call, kX) ? call.input_grads[kX].f32() : nullptr,
-                               .sum = Accumulates(call, kX),
-                               .around_0 = !kHasBias,
-                               .width = shape[-1]};
+    const ForwardRows<T> rows = {.x = As<const T>(call.inputs[kX]),
+                                 .weight = call.inputs[kWeight].f32(),
+                                 .bias = kHasBias ? call.inputs[kBias].f32() : nullptr,
+                                 .y = As<T>(call.outputs[0]),
+                                 .statistics = static_cast<RowStatistics*>(call.saved),
+                                 .width = shape[-1],
+                                 .epsilon = epsilon_};
+    ForRows(shape.Count(0, -1), shape[-1],
+            [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+  }
+
+  template <typename T>
+  void BackwardOf(const OpCall& call) const noexcept {
+    const Shape& shape = call.inputs[kX].shape;
+    const BackwardRows<T> rows = {
+        .x = As<const T>(call.inputs[kX]),
+        .weight = call.inputs[kWeight].f32(),
+        .dy = As<const T>(call.output_grads[0]),
+        .statistics = static_cast<const RowStatistics*>(call.saved),
+        .dx = WantsGradient(call, kX) ? As<T>(call.input_grads[kX]) : nullptr,
+        .sum = Accumulates(call, kX),
+        .around_0 = !kHasBias,
+        .width = shape[-1]};
     const bool parameters = WantsGradient(call, kWeight) || WantsGradient(call, kBias);
     const int64_t row_count = shape.Count(0, -1);
     const int32_t parts = PartCount(row_count * rows.width, kElementGrain);
@@ -176,10 +197,8 @@ class NormOp final : public CpuOp {
     });
     AddPartials(call, kWeight, parts, 0);
     AddPartials(call, kBias, parts, PaddedWidth(rows.width));
-    return {};
   }
 
- private:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   // The workspace holds, per thread, a partial gradient of the weight and one of the bias.

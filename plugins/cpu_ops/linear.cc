@@ -5,8 +5,8 @@
 
 #include "channel_kernels.h"
 #include "cpu_op.h"
-#include "gemm.h"
 #include "parallel.h"
+#include "products.h"
 
 namespace engine::cpu_ops {
 namespace {
@@ -26,17 +26,30 @@ class LinearOp : public CpuOp {
   explicit LinearOp(const OpContext& context, bool transposed = false) noexcept
       : CpuOp(context), transposed_(transposed) {}
 
+  bool TakesBFloat16() const noexcept override { return true; }
+
  protected:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
+
+  // Of the workspace: for an x in float32, the batch itself, in a run of bfloat16.
+  int64_t CopyBytes(const TensorSpec& x) const noexcept {
+    return x.dtype == activation() ? 0
+                                   : x.shape.Count() * static_cast<int64_t>(SizeOf(activation()));
+  }
 
   Status DoForward(const OpCall& call) noexcept override {
     const Sizes sizes(call, transposed_);
     if (sizes.rows == 0) return {};
-    float* y = call.outputs[0].f32();
-    const bool bias = call.inputs.size() > kBias;
-    if (bias) FillRows(call.inputs[kBias].f32(), y, sizes.rows, sizes.units);
-    return Gemm(name(), {sizes.rows, sizes.units, sizes.width}, {call.inputs[kX].f32(), false},
-                {call.inputs[kWeight].f32(), !transposed_}, y, bias);
+    const TensorView& y = call.outputs[0];
+    // sgemm has no bias: it adds to rows that are the bias. oneDNN's matmul adds it before it rounds.
+    const bool bias = call.inputs.size() > kBias, fills = bias && activation() == DType::kFloat32;
+    if (fills) FillRows(call.inputs[kBias].f32(), y.f32(), sizes.rows, sizes.units);
+    Product product = Of({sizes.rows, sizes.units, sizes.width}, false, !transposed_);
+    product.bias = bias && !fills;
+    product.sum = fills;
+    product.result = y.dtype;
+    return Multiply(product, X(call), call.inputs[kWeight].data,
+                    bias ? call.inputs[kBias].data : nullptr, y.data);
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
@@ -46,24 +59,27 @@ class LinearOp : public CpuOp {
       ZeroGradient(call, kBias);
       return {};
     }
-    const float* dy = call.output_grads[0].f32();
+    const TensorView& dy = call.output_grads[0];
     if (WantsGradient(call, kBias)) {
-      SumColumns(dy, sizes.rows, sizes.units, call.input_grads[kBias].f32(),
-                 Accumulates(call, kBias));
+      WithElement(activation(), [&]<typename T>(T) {
+        SumColumns(As<const T>(dy), sizes.rows, sizes.units, call.input_grads[kBias].f32(),
+                   Accumulates(call, kBias));
+      });
     }
-    const Operand x = {call.inputs[kX].f32(), transposed_};
     if (WantsGradient(call, kWeight)) {
+      const void *x = X(call), *a = transposed_ ? x : dy.data, *b = transposed_ ? dy.data : x;
       const int64_t rows = transposed_ ? sizes.width : sizes.units;
       const int64_t columns = transposed_ ? sizes.units : sizes.width;
-      const Operand gradient = {dy, !transposed_};
-      ENGINE_RETURN_IF_ERROR(Gemm(name(), {rows, columns, sizes.rows}, transposed_ ? x : gradient,
-                                  transposed_ ? gradient : x, call.input_grads[kWeight].f32(),
-                                  Accumulates(call, kWeight)));
+      Product product = Of({rows, columns, sizes.rows}, true, false);
+      product.sum = Accumulates(call, kWeight);
+      ENGINE_RETURN_IF_ERROR(Multiply(product, a, b, nullptr, call.input_grads[kWeight].data));
     }
     if (!WantsGradient(call, kX)) return {};
-    return Gemm(name(), {sizes.rows, sizes.width, sizes.units}, {dy, false},
-                {call.inputs[kWeight].f32(), transposed_}, call.input_grads[kX].f32(),
-                Accumulates(call, kX));
+    Product product = Of({sizes.rows, sizes.width, sizes.units}, false, transposed_);
+    product.sum = Accumulates(call, kX);
+    product.result = call.input_grads[kX].dtype;
+    return Multiply(product, dy.data, call.inputs[kWeight].data, nullptr,
+                    call.input_grads[kX].data);
   }
 
  private:
@@ -76,7 +92,28 @@ class LinearOp : public CpuOp {
           units(call.inputs[kWeight].shape[transposed ? 1 : 0]) {}
   };
 
+  Product Of(const GemmSizes& sizes, bool a_transposed, bool b_transposed) const noexcept {
+    return {.sizes = sizes,
+            .a_transposed = a_transposed,
+            .b_transposed = b_transposed,
+            .factors = activation()};
+  }
+
+  // As an activation.
+  const void* X(const OpCall& call) const noexcept {
+    const TensorView& x = call.inputs[kX];
+    if (x.dtype == activation()) return x.data;
+    Convert(x, {call.workspace, x.shape, activation()});
+    return call.workspace;
+  }
+
+  Status Multiply(const Product& product, const void* a, const void* b, const void* bias,
+                  void* c) noexcept {
+    return products_.Multiply(name(), product, a, b, bias, c);
+  }
+
   const bool transposed_;
+  Products products_;
 };
 
 class OwnedLinearOp final : public LinearOp {
@@ -85,7 +122,9 @@ class OwnedLinearOp final : public LinearOp {
       : OwnedLinearOp(context, kit::LinearAttributes(attributes)) {}
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferLinear(Inferring(inputs, signature), given_);
+    ENGINE_RETURN_IF_ERROR(kit::InferLinear(Inferring(inputs, signature), given_));
+    signature->workspace_bytes = CopyBytes(inputs[kX]);
+    return {};
   }
 
  private:
@@ -100,7 +139,9 @@ class TiedLinearOp final : public LinearOp {
   using LinearOp::LinearOp;
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
-    return kit::InferTiedLinear(Inferring(inputs, signature));
+    ENGINE_RETURN_IF_ERROR(kit::InferTiedLinear(Inferring(inputs, signature)));
+    signature->workspace_bytes = CopyBytes(inputs[kX]);
+    return {};
   }
 };
 

@@ -11,13 +11,19 @@
 namespace engine::cpu_ops {
 namespace {
 
-// The elements stay where they are: y is a view of x, and its gradient that of x.
+// The elements stay where they are: y is a view of x, and its gradient that of x. But a batch in
+// float32 is rounded in a run of bfloat16.
 class ReshapeOp final : public kit::ShapedOp<CpuOp, kit::ReshapeRule> {
  public:
   using ShapedOp::ShapedOp;
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
-  Status DoForward(const OpCall&) noexcept override { return {}; }
+  Status DoForward(const OpCall& call) noexcept override {
+    const TensorView &x = call.inputs[0], &y = call.outputs[0];
+    if (x.dtype != y.dtype) Convert(x, y);
+    return {};
+  }
   Status DoBackward(const OpCall& call) noexcept override {
     PassGradient(call, call.output_grads[0], 0);
     return {};

@@ -52,7 +52,8 @@ struct Largest {
   float value[kBlock];
   int32_t tap[kBlock];
 
-  CPU_OPS_INLINE void Start(const float* x, int64_t count, int32_t number) noexcept {
+  template <typename T>
+  CPU_OPS_INLINE void Start(const T* x, int64_t count, int32_t number) noexcept {
 #pragma omp simd
     for (int64_t c = 0; c < count; ++c) {
       value[c] = x[c];
@@ -61,16 +62,19 @@ struct Largest {
   }
 
   // NaN is larger than anything and stays.
-  CPU_OPS_INLINE void Add(const float* x, int64_t count, int32_t number) noexcept {
+  template <typename T>
+  CPU_OPS_INLINE void Add(const T* x, int64_t count, int32_t number) noexcept {
 #pragma omp simd
     for (int64_t c = 0; c < count; ++c) {
-      const bool keep = (x[c] <= value[c]) | (value[c] != value[c]);
-      value[c] = keep ? value[c] : x[c];
+      const float other = x[c];
+      const bool keep = (other <= value[c]) | (value[c] != value[c]);
+      value[c] = keep ? value[c] : other;
       tap[c] = keep ? tap[c] : number;
     }
   }
 
-  CPU_OPS_INLINE void Write(float* y, Tap* taps, int64_t count) const noexcept {
+  template <typename T>
+  CPU_OPS_INLINE void Write(T* y, Tap* taps, int64_t count) const noexcept {
 #pragma omp simd
     for (int64_t c = 0; c < count; ++c) y[c] = value[c];
     if (taps == nullptr) return;
@@ -81,7 +85,8 @@ struct Largest {
 
 // The largest of `count` <= kBlock channels of the window at row `y` and column `x` of the output; of
 // equals the first.
-CPU_OPS_INLINE Largest LargestOf(const PoolShape& shape, const float* plane, int64_t y, int64_t x,
+template <typename T>
+CPU_OPS_INLINE Largest LargestOf(const PoolShape& shape, const T* plane, int64_t y, int64_t x,
                                  int64_t count) noexcept {
   const Window &rows = shape.window.rows, &columns = shape.window.columns;
   const Window::Range row_taps = rows.Taps(y, shape.height);
@@ -89,9 +94,9 @@ CPU_OPS_INLINE Largest LargestOf(const PoolShape& shape, const float* plane, int
   Largest largest;
   bool started = false;
   for (int64_t i = row_taps.begin; i < row_taps.end; ++i) {
-    const float* row = plane + rows.InputOf(y, i) * shape.width * shape.channels;
+    const T* row = plane + rows.InputOf(y, i) * shape.width * shape.channels;
     for (int64_t j = column_taps.begin; j < column_taps.end; ++j) {
-      const float* at = row + columns.InputOf(x, j) * shape.channels;
+      const T* at = row + columns.InputOf(x, j) * shape.channels;
       const auto tap = static_cast<int32_t>(i * columns.kernel + j);
       if (started) largest.Add(at, count, tap);
       if (!started) largest.Start(at, count, tap);
@@ -103,13 +108,13 @@ CPU_OPS_INLINE Largest LargestOf(const PoolShape& shape, const float* plane, int
 
 // Output rows [begin, end), which are counted over all samples. `taps`, unless null, becomes the
 // number of the tap that was the largest.
-CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y, Tap* taps,
-                               int64_t begin, int64_t end) {
+template <typename T>
+CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const T* x, T* y, Tap* taps, int64_t begin,
+                               int64_t end) {
   for (int64_t position = begin * shape.output_width; position < end * shape.output_width;
        ++position) {
     const int64_t row = position / shape.output_width, column = position % shape.output_width;
-    const float* plane =
-        x + row / shape.output_height * shape.height * shape.width * shape.channels;
+    const T* plane = x + row / shape.output_height * shape.height * shape.width * shape.channels;
     for (int64_t c = 0; c < shape.channels; c += kBlock) {
       const int64_t count = std::min(kBlock, shape.channels - c);
       const int64_t target = position * shape.channels + c;
@@ -120,7 +125,8 @@ CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const float* x, float* y,
 }
 
 // Input rows [begin, end), which are counted over all samples.
-CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const Tap* taps, float* dx,
+template <typename T>
+CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const T* dy, const Tap* taps, T* dx,
                                 bool sum, int64_t begin, int64_t end) {
   const Window &rows = shape.window.rows, &columns = shape.window.columns;
   const int64_t channels = shape.channels;
@@ -129,20 +135,32 @@ CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const float* dy, const T
     const int64_t sample = row / shape.height, h = row % shape.height;
     const Window::Range over_row = WindowsAt(rows, h, shape.output_height);
     const Window::Range over_column = WindowsAt(columns, column, shape.output_width);
-    float* gradient = dx + position * channels;
-    if (!sum) std::memset(gradient, 0, static_cast<size_t>(channels) * sizeof(float));
-    for (int64_t i = over_row.begin; i < over_row.end; ++i) {
-      const int64_t row_tap = TapOf(rows, i, h);
-      for (int64_t j = over_column.begin; j < over_column.end && row_tap >= 0; ++j) {
-        const int64_t column_tap = TapOf(columns, j, column);
-        if (column_tap < 0) continue;
-        const auto tap = static_cast<Tap>(row_tap * columns.kernel + column_tap);
-        const int64_t window = (sample * shape.output_height + i) * shape.output_width + j;
-        const float* g = dy + window * channels;
-        const Tap* chosen = taps + window * channels;
-#pragma omp simd
-        for (int64_t c = 0; c < channels; ++c) gradient[c] += chosen[c] == tap ? g[c] : 0.0f;
+    T* target = dx + position * channels;
+    for (int64_t begin_c = 0; begin_c < channels; begin_c += kBlock) {
+      const int64_t count = std::min(kBlock, channels - begin_c);
+      float gradient[kBlock];  // of overlapping windows: rounded once
+      for (int64_t c = 0; c < count; ++c) {
+        const float before = target[begin_c + c];
+        gradient[c] = sum ? before : 0.0f;
       }
+      for (int64_t i = over_row.begin; i < over_row.end; ++i) {
+        const int64_t row_tap = TapOf(rows, i, h);
+        for (int64_t j = over_column.begin; j < over_column.end && row_tap >= 0; ++j) {
+          const int64_t column_tap = TapOf(columns, j, column);
+          if (column_tap < 0) continue;
+          const auto tap = static_cast<Tap>(row_tap * columns.kernel + column_tap);
+          const int64_t window = (sample * shape.output_height + i) * shape.output_width + j;
+          const T* g = dy + window * channels + begin_c;
+          const Tap* chosen = taps + window * channels + begin_c;
+#pragma omp simd
+          for (int64_t c = 0; c < count; ++c) {
+            const float arriving = g[c];
+            gradient[c] += chosen[c] == tap ? arriving : 0.0f;
+          }
+        }
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) target[begin_c + c] = gradient[c];
     }
   }
 }
@@ -168,28 +186,31 @@ class MaxPoolOp final : public CpuOp {
     signature->saved_bytes = y.Count() * static_cast<int64_t>(sizeof(Tap));
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
-    const float* x = call.inputs[0].f32();
-    float* y = call.outputs[0].f32();
     const int64_t rows_of_window = std::min(shape_.window.rows.kernel, shape_.height);
-    ForRows(call.inputs[0].shape[0] * shape_.output_height,
-            rows_of_window * shape_.width * shape_.channels, [&](int64_t begin, int64_t end) {
-              MaxForward(shape_, x, y, static_cast<Tap*>(call.saved), begin, end);
-            });
+    WithElement(activation(), [&]<typename T>(T) {
+      ForRows(call.inputs[0].shape[0] * shape_.output_height,
+              rows_of_window * shape_.width * shape_.channels, [&](int64_t begin, int64_t end) {
+                MaxForward(shape_, As<const T>(call.inputs[0]), As<T>(call.outputs[0]),
+                           static_cast<Tap*>(call.saved), begin, end);
+              });
+    });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, 0)) return {};
-    const float* dy = call.output_grads[0].f32();
-    float* dx = call.input_grads[0].f32();
-    ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels,
-            [&](int64_t begin, int64_t end) {
-              MaxBackward(shape_, dy, static_cast<const Tap*>(call.saved), dx, Accumulates(call, 0),
-                          begin, end);
-            });
+    WithElement(activation(), [&]<typename T>(T) {
+      ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels,
+              [&](int64_t begin, int64_t end) {
+                MaxBackward(shape_, As<const T>(call.output_grads[0]),
+                            static_cast<const Tap*>(call.saved), As<T>(call.input_grads[0]),
+                            Accumulates(call, 0), begin, end);
+              });
+    });
     return {};
   }
 

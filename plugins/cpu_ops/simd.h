@@ -8,6 +8,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kit/float16.h"
+
 // Compiles a function once for AVX-512, once for AVX2 with FMA and once for any x86-64; the loader
 // picks. Not under sanitizers: the pick happens before their runtime is ready. An OpenMP parallel
 // region inside such a function would not be compiled along, so kernels are serial and work on
@@ -36,40 +38,99 @@ using Float4 = float __attribute__((vector_size(16)));
 
 constexpr int64_t kLanes = 16;
 
+// A number of a tensor in bfloat16. Kernels that take float or this compute with floats either way.
+struct BFloat16 {
+  uint16_t bits;
+
+  BFloat16() = default;
+  CPU_OPS_INLINE BFloat16(float x) noexcept : bits(kit::ToBFloat16(x)) {}
+  // Not by way of a copy of the whole: loops with those do not vectorise.
+  CPU_OPS_INLINE BFloat16& operator=(float x) noexcept {
+    bits = kit::ToBFloat16(x);
+    return *this;
+  }
+  CPU_OPS_INLINE operator float() const noexcept { return kit::FromBFloat16(bits); }
+  CPU_OPS_INLINE BFloat16& operator+=(float x) noexcept { return *this = *this + x; }
+};
+
+// Vectors of as many integers as there are floats in V.
+template <typename V>
+struct LanesOf {
+  static constexpr size_t kCount = sizeof(V) / sizeof(float);
+  typedef uint32_t Bits __attribute__((vector_size(4 * kCount)));
+  typedef uint16_t Halves __attribute__((vector_size(2 * kCount)));
+};
+
 // The lanes at `source`: of any of the vectors above, or a float.
-template <typename T>
-CPU_OPS_INLINE T LoadAs(const float* source) noexcept {
-  T lanes;
+template <typename V>
+CPU_OPS_INLINE V LoadAs(const float* source) noexcept {
+  V lanes;
   std::memcpy(&lanes, source, sizeof lanes);
   return lanes;
 }
 
-template <typename T>
-CPU_OPS_INLINE void StoreAs(float* target, T lanes) noexcept {
+template <typename V>
+CPU_OPS_INLINE V LoadAs(const BFloat16* source) noexcept {
+  if constexpr (std::is_same_v<V, float>) {
+    return *source;
+  } else {
+    typename LanesOf<V>::Halves halves;
+    std::memcpy(&halves, source, sizeof halves);
+    return std::bit_cast<V>(__builtin_convertvector(halves, typename LanesOf<V>::Bits) << 16);
+  }
+}
+
+template <typename V>
+CPU_OPS_INLINE void StoreAs(float* target, V lanes) noexcept {
   std::memcpy(target, &lanes, sizeof lanes);
 }
 
-CPU_OPS_INLINE Float16 Load(const float* source) noexcept {
+// As kit::ToBFloat16: to nearest, ties to even, and NaN stays NaN. Not by the processor's instruction,
+// which flushes subnormal numbers and not every clone of a kernel has.
+template <typename V>
+CPU_OPS_INLINE void StoreAs(BFloat16* target, V lanes) noexcept {
+  if constexpr (std::is_same_v<V, float>) {
+    *target = lanes;
+  } else {
+    const auto bits = std::bit_cast<typename LanesOf<V>::Bits>(lanes);
+    const auto nearest = bits + 0x7fff + ((bits >> 16) & 1);
+    const auto rounded = lanes != lanes ? bits | 0x400000 : nearest;
+    const auto halves = __builtin_convertvector(rounded >> 16, typename LanesOf<V>::Halves);
+    std::memcpy(target, &halves, sizeof halves);
+  }
+}
+
+template <typename T>
+CPU_OPS_INLINE Float16 Load(const T* source) noexcept {
   return LoadAs<Float16>(source);
 }
 
-// The first `count` <= kLanes floats at `source`, and `rest` in the other lanes.
-CPU_OPS_INLINE Float16 Load(const float* source, int64_t count, float rest = 0.0f) noexcept {
+// The first `count` <= kLanes numbers at `source`, and `rest` in the other lanes.
+template <typename T>
+CPU_OPS_INLINE Float16 Load(const T* source, int64_t count, float rest = 0.0f) noexcept {
   if (count == kLanes) [[likely]]
     return Load(source);
   Float16 lanes = Float16{} + rest;
-  std::memcpy(&lanes, source, static_cast<size_t>(count) * sizeof(float));
+  if constexpr (std::is_same_v<T, float>) {
+    std::memcpy(&lanes, source, static_cast<size_t>(count) * sizeof(float));
+  } else {
+    for (int64_t i = 0; i < count; ++i) lanes[i] = source[i];
+  }
   return lanes;
 }
 
-CPU_OPS_INLINE void Store(float* target, Float16 lanes) noexcept {
+template <typename T>
+CPU_OPS_INLINE void Store(T* target, Float16 lanes) noexcept {
   StoreAs(target, lanes);
 }
 
-CPU_OPS_INLINE void Store(float* target, Float16 lanes, int64_t count) noexcept {
+template <typename T>
+CPU_OPS_INLINE void Store(T* target, Float16 lanes, int64_t count) noexcept {
   if (count == kLanes) [[likely]]
     return Store(target, lanes);
-  std::memcpy(target, &lanes, static_cast<size_t>(count) * sizeof(float));
+  T rounded[kLanes];
+  Store(rounded, lanes);
+  std::memcpy(target, rounded, static_cast<size_t>(count) * sizeof(T));
 }
 
 // Calls body(T{}, i) once for all columns i .. i + lanes of T of a row of `width`, with the widest
@@ -119,13 +180,14 @@ CPU_OPS_INLINE float Largest(Float16 lanes) noexcept {
   return Fold(lanes, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+// Of a float, or of lanes of them.
 template <typename T>
 struct BitsOf {
-  using Type = uint32_t;
+  using Type = typename LanesOf<T>::Bits;
 };
 template <>
-struct BitsOf<Float16> {
-  using Type = uint32_t __attribute__((vector_size(64)));
+struct BitsOf<float> {
+  using Type = uint32_t;
 };
 
 // e^x - 1 for x in [-ln2/2, ln2/2]: Cephes' polynomial.

@@ -18,7 +18,8 @@ struct RowLoss {
   bool correct;  // x[target] is the first of the largest
 };
 
-CPU_OPS_KERNEL void LossOfRow(const float* x, int64_t width, int32_t target, RowLoss* row) {
+template <typename T>
+CPU_OPS_KERNEL void LossOfRow(const T* x, int64_t width, int32_t target, RowLoss* row) {
   const float infinity = std::numeric_limits<float>::infinity();
   Float16 largest_lanes = Float16{} - infinity;
   for (int64_t i = 0; i < width; i += kLanes) {
@@ -35,15 +36,17 @@ CPU_OPS_KERNEL void LossOfRow(const float* x, int64_t width, int32_t target, Row
 }
 
 // Sum over classes of w[c] (largest - x[c]); without `w` they are 1.
-double SumBelowLargest(const float* x, const float* w, int64_t width, float largest) noexcept {
+template <typename T>
+double SumBelowLargest(const T* x, const float* w, int64_t width, float largest) noexcept {
   double sum = 0;
   for (int64_t i = 0; i < width; ++i) sum += double{largest - x[i]} * (w != nullptr ? w[i] : 1.0f);
   return sum;
 }
 
 // dx = scale softmax(x), written or added.
-CPU_OPS_KERNEL void Probabilities(const float* x, int64_t width, float log_sum, float scale,
-                                  bool sum, float* dx) {
+template <typename T>
+CPU_OPS_KERNEL void Probabilities(const T* x, int64_t width, float log_sum, float scale, bool sum,
+                                  T* dx) {
   if (sum) {
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) dx[i] += scale * Exp(x[i] - log_sum);
@@ -65,6 +68,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     signature->saved_bytes = inputs[kTargets].shape.Count() * static_cast<int64_t>(sizeof(float));
     return {};
   }
+  bool TakesBFloat16() const noexcept override { return true; }
 
  protected:
   Status DoForward(const OpCall& call) noexcept override {
@@ -74,25 +78,16 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     ENGINE_RETURN_IF_ERROR(CheckSampleWeights(call));
     const Shares shares = SharesOf(call);
     Sum(call, targets.count(), width, [&](int64_t begin, int64_t end, Tally* tally) {
-      for (int64_t row = begin; row < end; ++row) Count(call, row, shares, tally);
+      WithElement(call.inputs[kLogits].dtype, [&]<typename T>(T) {
+        for (int64_t row = begin; row < end; ++row) Count<T>(call, row, shares, tally);
+      });
     });
     return {};
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
     if (!WantsGradient(call, kLogits)) return {};
-    const int64_t width = call.inputs[kLogits].shape[-1];
-    const Shares shares = SharesOf(call);
-    ForRows(call.inputs[kTargets].count(), width, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        float* const dx = call.input_grads[kLogits].f32() + row * width;
-        if (Counts(call, row)) {
-          AddRow(call, row, shares, dx);
-        } else if (!Accumulates(call, kLogits)) {
-          std::memset(dx, 0, static_cast<size_t>(width) * sizeof(float));
-        }
-      }
-    });
+    WithElement(call.inputs[kLogits].dtype, [&]<typename T>(T) { BackwardOf<T>(call); });
     return {};
   }
 
@@ -119,10 +114,11 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     return call.inputs[kTargets].i32()[row] != given_.ignore_index && SampleWeight(call, row) > 0;
   }
 
+  template <typename T>
   void Count(const OpCall& call, int64_t row, const Shares& shares, Tally* tally) const noexcept {
     if (!Counts(call, row)) return;
     const int64_t width = call.inputs[kLogits].shape[-1];
-    const float* const x = call.inputs[kLogits].f32() + row * width;
+    const T* const x = As<const T>(call.inputs[kLogits]) + row * width;
     const int32_t target = call.inputs[kTargets].i32()[row];
     const float* const w = shares.class_weights;
     RowLoss of;
@@ -139,20 +135,41 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     tally->correct += of.correct ? sample * weight : 0;
   }
 
-  void AddRow(const OpCall& call, int64_t row, const Shares& shares, float* dx) const noexcept {
+  // Rows that do not count get zeros, as nothing else writes them.
+  template <typename T>
+  void BackwardOf(const OpCall& call) const noexcept {
     const int64_t width = call.inputs[kLogits].shape[-1];
-    const float* const x = call.inputs[kLogits].f32() + row * width;
+    const Shares shares = SharesOf(call);
+    ForRows(call.inputs[kTargets].count(), width, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        T* const dx = As<T>(call.input_grads[kLogits]) + row * width;
+        if (Counts(call, row)) {
+          AddRow(call, row, shares, dx);
+        } else if (!Accumulates(call, kLogits)) {
+          std::memset(dx, 0, static_cast<size_t>(width) * sizeof(T));
+        }
+      }
+    });
+  }
+
+  template <typename T>
+  void AddRow(const OpCall& call, int64_t row, const Shares& shares, T* dx) const noexcept {
+    const int64_t width = call.inputs[kLogits].shape[-1];
+    const T* const x = As<const T>(call.inputs[kLogits]) + row * width;
     const int32_t target = call.inputs[kTargets].i32()[row];
     const float* const w = shares.class_weights;
     const float scale = Scale(call) * SampleWeight(call, row);
     const float own = shares.target * (w == nullptr ? 1.0f : w[target]);
     const float all = own + shares.each * static_cast<float>(shares.all_weights);
-    Probabilities(x, width, static_cast<const float*>(call.saved)[row], scale * all,
-                  Accumulates(call, kLogits), dx);
+    const bool sum = Accumulates(call, kLogits);
+    const float log_sum = static_cast<const float*>(call.saved)[row];
+    // The target's, where one term takes most of the other away, is rounded once.
+    const float of_target = sum ? dx[target] : T(0.0f);
+    Probabilities(x, width, log_sum, scale * all, sum, dx);
+    dx[target] = of_target + (scale * all * Exp(x[target] - log_sum) - scale * own);
     for (int64_t i = 0; shares.each > 0 && i < width; ++i) {
-      dx[i] -= scale * shares.each * (w == nullptr ? 1.0f : w[i]);
+      dx[i] += -scale * shares.each * (w == nullptr ? 1.0f : w[i]);
     }
-    dx[target] -= scale * own;
   }
 
   Status CheckTargets(const TensorView& targets, int64_t classes) const noexcept {

@@ -15,6 +15,7 @@
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
+#include "kit/rounded_update.h"
 #include "kit/target_clones.h"
 
 namespace engine::sgd {
@@ -81,11 +82,15 @@ class Sgd final : public OptimizerBase, public SpanUpdatesBase {
                          .learning_rate = call.learning_rate,
                          .momentum = momentum_,
                          .weight_decay = weight_decay_ * call.weight_decay_scale};
-    if (momentum_ == 0) {
-      Descend(c, call.count, call.gradient, call.value);
-    } else {
-      DescendWithMomentum(c, nesterov_, call.count, call.gradient, call.states[0], call.value);
-    }
+    kit::UpdateWithCopy(call, [&](int64_t begin, int64_t count) {
+      const float* const gradient = call.gradient + begin;
+      float* const value = call.value + begin;
+      if (momentum_ == 0) {
+        Descend(c, count, gradient, value);
+      } else {
+        DescendWithMomentum(c, nesterov_, count, gradient, call.states[0] + begin, value);
+      }
+    });
     return {};
   }
 

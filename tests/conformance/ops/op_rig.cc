@@ -26,6 +26,8 @@ bool HasOp(const std::string& path, const std::string& op) {
 }
 
 bool HasBFloat16(const std::string& path) {
+  const bool is_cpu = NameOfLibrary(path) == "libengine_cpu_ops";
+  if (is_cpu && !__builtin_cpu_supports("avx512bf16")) return false;
   return std::ranges::any_of(Plugin(path).option_specs(), [](const OptionSpec& spec) {
     return spec.scope.view().empty() && spec.name.view() == "precision" &&
            spec.choices.view().find("bf16") != std::string_view::npos;

@@ -1,7 +1,10 @@
 // sgd and adamw against their formulas in double precision.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <string>
+#include <vector>
 
+#include "kit/float16.h"
 #include "tests/conformance/plugin_under_test.h"
 #include "tools/conform/optimizer/optimizer_rig.h"
 
@@ -94,6 +97,22 @@ INSTANTIATE_TEST_SUITE_P(
                     AdamWCase("0.9", "0.999", "1e-8", "0.01", 0),
                     AdamWCase("0.9", "0.95", "1e-8", "0.1", 0.5f),
                     AdamWCase("0", "0.9", "0.01", "0", 1)));
+
+TEST(Optimizers, WriteTheRoundedCopiesThatOpsRead) {
+  for (const char* name : {"sgd", "adamw"}) {
+    const auto optimizer = CreateFrom<Optimizer>(PluginPath(name));
+    const std::vector<float> gradient = RandomFloats(2500, 1);
+    std::vector<float> value = RandomFloats(2500, 2), first(2500), second(2500);
+    std::vector<uint16_t> copy(2500);
+    Must(optimizer->Update({.value = value.data(),
+                            .gradient = gradient.data(),
+                            .states = {first.data(), second.data()},
+                            .count = 2500,
+                            .learning_rate = 0.1f,
+                            .value_bf16 = copy.data()}));
+    for (size_t i = 0; i < copy.size(); ++i) ASSERT_EQ(copy[i], kit::ToBFloat16(value[i])) << name;
+  }
+}
 
 TEST(Sgd, HasAStateOnlyForMomentum) {
   EXPECT_EQ(CreateFrom<Optimizer>(PluginPath("sgd"))->traits().state_count, 0);

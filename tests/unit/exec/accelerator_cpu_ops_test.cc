@@ -54,5 +54,16 @@ TEST(AcceleratorCpuOpsTest, RanksTrainToTheBitsOfTheHost) {
   ExpectSame(world);
 }
 
+// Copies of parameters are made by other means on the two.
+TEST(AcceleratorCpuOpsTest, RanksTrainToTheBitsOfTheHostInBFloat16) {
+  if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "no AVX512-BF16 on this processor";
+  AsyncWorld world = PerceptronWorld();
+  world.op_library_options.emplace("precision", "bf16");
+  world.size = 2;
+  ExpectSame(world);
+  world.shard = true;
+  ExpectSame(world);
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -1,0 +1,84 @@
+#include "products.h"
+
+#include <dnnl.hpp>
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "dnnl_pass.h"
+
+namespace engine::cpu_ops {
+namespace {
+
+using dnnl::memory;
+
+memory::data_type TypeOf(DType dtype) noexcept {
+  return dtype == DType::kBFloat16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+// A transposed matrix is read where it is, by its strides: oneDNN packs operands in any case.
+memory::desc Matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
+  const memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
+  return {{rows, columns}, TypeOf(dtype), strides};
+}
+
+DnnlPass<dnnl::matmul> Make(const Product& of, const dnnl::engine& engine) {
+  const auto [m, n, k] = of.sizes;
+  const memory::desc a = Matrix(m, k, of.a_transposed, of.factors),
+                     b = Matrix(k, n, of.b_transposed, of.factors),
+                     c = Matrix(m, n, false, of.result);
+  const memory::desc bias = of.bias ? Matrix(1, n, false, of.factors) : memory::desc();
+  dnnl::primitive_attr attributes;
+  dnnl::post_ops after;
+  if (of.sum) after.append_sum(1.0f);
+  attributes.set_post_ops(after);
+  return DnnlPass<dnnl::matmul>({{a, b, bias, c}, attributes, engine});
+}
+
+}  // namespace
+
+// Few: one for each product of a layer, and again for a last batch of another size.
+struct Products::Primitives {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::vector<std::pair<Product, DnnlPass<dnnl::matmul>>> made;
+
+  DnnlPass<dnnl::matmul>& For(const Product& product) {
+    for (auto& [of, primitive] : made) {
+      if (of == product) return primitive;
+    }
+    return made.emplace_back(product, Make(product, engine)).second;
+  }
+};
+
+Products::Products() = default;
+Products::~Products() = default;
+
+Status Products::Multiply(const char* op, const Product& product, const void* a, const void* b,
+                          const void* bias, void* c) noexcept {
+  if (product.factors == DType::kFloat32) {
+    return Gemm(op, product.sizes, {static_cast<const float*>(a), product.a_transposed},
+                {static_cast<const float*>(b), product.b_transposed}, static_cast<float*>(c),
+                product.sum);
+  }
+  try {
+    if (primitives_ == nullptr) primitives_ = std::make_unique<Primitives>();
+    primitives_->For(product).Run(
+        primitives_->stream,
+        {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_BIAS, bias}});
+    return {};
+  } catch (const dnnl::error& error) {
+    return GemmError(op, product.sizes, error.status);
+  } catch (const std::exception&) {
+    return GemmError(op, product.sizes, dnnl_out_of_memory);
+  }
+}
+
+bool HasBFloat16Products() noexcept {
+  // As oneDNN sees the processor, which its variable DNNL_MAX_CPU_ISA can narrow.
+  constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;  // a set of bits
+  return (dnnl_get_effective_cpu_isa() & kNeeded) == kNeeded;
+}
+
+}  // namespace engine::cpu_ops
