@@ -12,10 +12,10 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <utility>
-#include <vector>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/plugin/loss_scale.h"
 #include "engine/ext/saved_state.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <new>
 #include <span>
-#include <utility>
 #include <string_view>
+#include <utility>
 
 namespace engine::cpu_ops {
 namespace {
