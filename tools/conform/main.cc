@@ -1,5 +1,6 @@
 // engine-conform, which `engine conform` starts: flags, then judge.h, then report.h.
 #include <fcntl.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -278,5 +279,8 @@ int Main(int argc, char** argv) {
 }  // namespace engine::conform
 
 int main(int argc, char** argv) {
+  // Buffers of megabytes come and go with each transfer: their pages stay.
+  (void)mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
   return engine::conform::Main(argc, argv);
 }

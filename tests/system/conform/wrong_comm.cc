@@ -97,7 +97,7 @@ class StoreTransport final : public kit::Transport {
   }
 
   Status Await(const std::string& key, uint64_t number, int32_t rank, std::string* value) {
-    for (;;) {
+    for (int64_t pause_us = 50;; pause_us = std::min<int64_t>(2 * pause_us, 2000)) {
       if (StoreGetString(host_, key, 10, value).ok()) {
         uint64_t found = 0;
         std::memcpy(&found, value->data(), sizeof found);
@@ -107,7 +107,7 @@ class StoreTransport final : public kit::Transport {
       if (stopped_) return Status::Error(StatusCode::kAborted, "the communicator was stopped");
       ENGINE_RETURN_IF_ERROR(host_.StoreHas(LeftKey(rank), &left));
       if (left) return Status::Error(StatusCode::kPeerLost, "rank %d gave up", rank).WithRank(rank);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
     }
   }
 

@@ -11,7 +11,6 @@
 namespace engine {
 namespace {
 
-using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -69,60 +68,10 @@ TEST_F(Join, RankZeroThatHangsWhenTheOthersHaveLeftEnds) {
               HasSubstr("notice: rank 0: rank 0 did not end within 300 ms after rank 1"));
 }
 
-TEST_F(Join, AStoppedRankIsNamed) {
-  StartRanks("miss 1 --liveness-ms 1500", 3);
-  ProbeProcess& stopped = StartedProcess(1);
-  for (size_t rank : {0u, 1u, 2u}) StartedProcess(rank).ReadLines("pid ", 1);
-  kill(stopped.pid(), SIGSTOP);
-  EXPECT_EQ(StartedProcess(0).Wait(), 202) << Output(0);
-  EXPECT_EQ(StartedProcess(2).Wait(), 202) << Output(2);
-  EXPECT_THAT((std::vector{Output(0), Output(2)}),
-              Each(HasSubstr("error: rank 1: it gave no sign of life")));
-  kill(stopped.pid(), SIGCONT);
-  EXPECT_NE(stopped.Wait(), 0);
-}
-
-TEST_F(Join, AStoppedRankZeroIsNamedByTheOthers) {
-  StartRanks("wait --liveness-ms 1500", 3);
-  for (size_t rank : {0u, 1u, 2u}) StartedProcess(rank).ReadLines("pid ", 1);
-  kill(StartedProcess(0).pid(), SIGSTOP);
-  for (size_t rank : {1u, 2u}) {
-    EXPECT_EQ(StartedProcess(rank).Wait(), 200) << Output(rank);
-    EXPECT_THAT(Output(rank),
-                HasSubstr("error: rank 0: reported by rank " + std::to_string(rank) +
-                          ": lost rank 0 at " + address_ + ", which gave no sign of life"));
-  }
-  kill(StartedProcess(0).pid(), SIGCONT);
-  EXPECT_NE(StartedProcess(0).Wait(), 0);
-}
-
-TEST_F(Join, AKilledRankEndsTheOthers) {
-  StartRanks("kill 2", 3);
-  ExpectEnds({200, 200, 137});
-  EXPECT_THAT(Output(0), HasSubstr("error: rank 2: its connection to rank 0 ended"));
-}
-
-TEST_F(Join, AKilledRankZeroEndsTheOthers) {
-  StartRanks("kill 0", 3);
-  ExpectEnds({137, 200, 200});
-  EXPECT_THAT((std::vector{Output(1), Output(2)}),
-              Each(ContainsRegex("error: rank 0: reported by rank [12]: lost the connection to "
-                                 "rank 0")));
-}
-
 TEST_F(Join, AMissingRankZeroIsNamedWithItsAddress) {
   StartRank("ring --rendezvous-ms 100", 1, 2);
   ExpectEnds({201});
   EXPECT_THAT(Output(0), HasSubstr("found no rank 0 at " + address_));
-}
-
-TEST_F(Join, ASignalToOneRankStopsAll) {
-  ProbeProcess &first = StartRank("wait", 0, 2), &second = StartRank("wait", 1, 2);
-  first.ReadLines("pid ", 1);
-  second.ReadLines("pid ", 1);
-  kill(second.pid(), SIGTERM);
-  ExpectEnds({143, 143});
-  EXPECT_THAT((std::vector{Output(0), Output(1)}), Each(HasSubstr("stop 15")));
 }
 
 TEST_F(Join, ASignalEndsTheRendezvous) {

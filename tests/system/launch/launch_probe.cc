@@ -144,10 +144,6 @@ Status Body(base::RankContext& context, const Scenario& scenario) {
     return Await(context, "never");
   }
   if (scenario.name == "wait") return WaitForStop(context);
-  if (scenario.name == "miss") {  // a transfer with one that is lost times out at the same time
-    (void)WaitForStop(context);
-    return Status::Error(StatusCode::kTimeout, "still waiting").WithRank(scenario.rank);
-  }
   if (scenario.name == "stay") {  // one hangs when the others have left well
     while (context.info.rank == scenario.rank) pause();
     return {};

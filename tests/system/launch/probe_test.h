@@ -34,7 +34,6 @@ class ProbeTest : public ::testing::Test {
       EXPECT_EQ(started_[i]->Wait(), exit_codes[i]) << "process " << i << ": " << Output(i);
     }
   }
-  ProbeProcess& StartedProcess(size_t i) { return *started_[i]; }
   const std::string& Output(size_t i) const { return started_[i]->output(); }
 
   // The rest of the one line that begins so.

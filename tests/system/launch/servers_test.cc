@@ -1,6 +1,5 @@
 // Servers that join a run of processes from elsewhere.
 
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -53,22 +52,6 @@ TEST_F(ServeAt, AMissingServerIsNamed) {
   ExpectEnds({201, 201});
   EXPECT_THAT(ErrorOf(run), HasSubstr("server 1 did not join at " + address_));
   EXPECT_THAT(ErrorOf(server), HasSubstr("server 1 did not join at"));
-}
-
-TEST_F(ServeAt, ALostServerIsNamed) {
-  ProbeProcess& run = StartRun("server-kill", "1");
-  Serve("server-kill", "0");
-  ExpectEnds({200, 137});
-  EXPECT_EQ(ErrorOf(run), "server 0: its connection to the launcher ended without a result");
-}
-
-TEST_F(ServeAt, AServerHearsOfTheEndOfItsRun) {
-  ProbeProcess& run = StartRun("wait", "1");
-  ProbeProcess& server = Serve("wait", "0");
-  kill(std::stoi(run.ReadLines("pid ", 2).at(1)), SIGKILL);
-  EXPECT_EQ(run.Wait(), 137);
-  EXPECT_NE(server.Wait(), 0);
-  EXPECT_THAT(ErrorOf(server), HasSubstr("was killed by signal 9"));
 }
 
 TEST_F(ServeAt, TheKeyDecidesWhoServes) {

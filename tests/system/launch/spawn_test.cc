@@ -94,14 +94,6 @@ TEST_F(Spawn, RanksThatListenMayFinishWhatTheyDo) {
   EXPECT_EQ(process.ReadLines("tidied", 2).size(), 2u);
 }
 
-TEST_F(Spawn, ChildrenDieWithAKilledLauncher) {
-  ProbeProcess& process = Start("deaf -n 3");
-  process.ReadLines("pid ", 3);
-  kill(process.pid(), SIGKILL);
-  EXPECT_EQ(process.Wait(), 137);
-  EXPECT_TRUE(AwaitNoDescendants());
-}
-
 // The group: as a terminal does it; twice: as timeout(1) and systemd do.
 enum class To { kLauncher, kGroup, kTwice, kLastRank, kServer };
 
@@ -178,24 +170,6 @@ TEST_F(Spawn, AStopBeforeAllAreThereIsAStop) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   kill(process.pid(), SIGTERM);
   EXPECT_EQ(process.Wait(), 143) << process.output();
-}
-
-TEST_F(Spawn, AStoppedMemberIsNamed) {
-  ProbeProcess& process = Start("wait -n 3 --liveness-ms 1500");
-  kill(std::stoi(process.ReadLines("pid ", 3).at(1)), SIGSTOP);
-  EXPECT_EQ(process.Wait(), 202) << process.output();
-  EXPECT_THAT(ErrorOf(process), MatchesRegex("rank .: it gave no sign of life.*"));
-}
-
-TEST_F(Spawn, AStoppedLauncherIsNamedByItsRanks) {
-  ProbeProcess& process = Start("wait -n 2 --liveness-ms 1500");
-  process.ReadLines("pid ", 2);
-  kill(process.pid(), SIGSTOP);
-  for (const std::string& line : process.ReadLines("notice: rank ", 2)) {
-    EXPECT_THAT(line, HasSubstr(": lost the launcher, which gave no sign of life"));
-  }
-  kill(process.pid(), SIGCONT);
-  EXPECT_EQ(process.Wait(), 200) << process.output();
 }
 
 // Ctrl-Z, or a machine that is paused: the watchers stood still too.

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -69,38 +68,6 @@ TEST_F(MicroBatches, DropoutDropsTheSameAndSynchronisedBatchNormRuns) {
   ASSERT_EQ(first.buffers.size(), 2u);
   EXPECT_EQ(first.buffers[0], first.buffers[1]);
   EXPECT_NE(first.losses, TrainWithThreads(norm, 2).losses) << "statistics are of a micro-batch";
-}
-
-TEST_F(MicroBatches, GroupsHaveRatesOfTheirOwn) {
-  const std::string config =
-      "seed: 3 model { net { layer { name: \"a\" linear { units: 6 } }\n"
-      "  layer { name: \"ab\" linear { units: 5 } learning_rate_scale: 0.5 }\n"
-      "  layer { name: \"c\" linear { units: 4 } } } }\n"
-      "data { synthetic { samples: 32 eval_samples: 4 shape: 8 classes: 4 } }\n"
-      "plugins: [\"tcp\", \"fifo_sched\", \"sgd\", \"cpu_ops\"] cpu_ops { threads: 1 }\n"
-      "train { steps: 1 global_batch: 8 learning_rate { base: 0.125 }";
-  const std::string groups =
-      " group { parameters: \"a\" learning_rate_scale: 3 }\n"
-      " group { parameters: \"ab.w\" learning_rate_scale: 4 }\n"
-      " group { parameters: \"c\" learning_rate_scale: 0 }";
-  const auto train = [&](const std::string& more, const std::string& rate) {
-    Train(config + more + " }", {2}, "run", {"train.learning_rate.base=" + rate});
-    return Tensors("run");
-  };
-  const auto before = train("", "0"), plain = train("", "0.125"), scaled = train(groups, "0.125");
-  // What the layer has is in both.
-  const std::vector<std::pair<std::string, float>> factors = {
-      {"a.weight", 3}, {"a.bias", 3}, {"ab.weight", 4}, {"ab.bias", 3}, {"c.weight", 0}};
-  for (const auto& [name, factor] : factors) {
-    const auto was = FloatsOf(before.at(name)), one = FloatsOf(plain.at(name)),
-               is = FloatsOf(scaled.at(name));
-    double moved = 0;
-    for (size_t i = 0; i < was.size(); ++i) {
-      EXPECT_NEAR(is[i] - was[i], factor * (one[i] - was[i]), 1e-6) << name << " at " << i;
-      moved += std::abs(one[i] - was[i]);
-    }
-    EXPECT_GT(moved, 1e-4) << name;
-  }
 }
 
 #ifdef ENGINE_TEST_ZMQ_PS

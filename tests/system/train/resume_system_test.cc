@@ -166,31 +166,5 @@ TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
             StatusCode::kConfig);
 }
 
-TEST_F(Resume, WhatCannotBeContinuedIsRefused) {
-  folder_.Write("mlp.pbtxt", kMlp);
-  Train(kMlp, {1}, "done");
-  const std::string done = ReadWhole(folder_ / "done");
-  std::string damaged = done;
-  damaged[damaged.size() - 5] ^= 1;
-  folder_.Write("damaged", damaged);
-  const auto refusal = [&](int exit_code, std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"run", "-q"});
-    const Outcome outcome = Engine(arguments);
-    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
-    return outcome.err;
-  };
-  const std::string more = "train.steps=30";
-  EXPECT_THAT(refusal(66, {"--resume", "none"}), HasSubstr("'none'"));
-  EXPECT_THAT(refusal(66, {"mlp.pbtxt", "--resume", "none"}), HasSubstr("'none'"));
-  EXPECT_THAT(refusal(65, {"--resume", "damaged"}), HasSubstr("digest"));
-  EXPECT_THAT(refusal(78, {"--resume", "done"}),
-              AllOf(HasSubstr("it has 20 steps"), HasSubstr("raise it")));
-  EXPECT_THAT(refusal(78, {"--resume", "done", "--set", more, "--plugins", "adamw"}),
-              AllOf(HasSubstr("'sgd'"), HasSubstr("'adamw'")));
-  EXPECT_THAT(refusal(65, {"--resume", "done", "--set", more, "--set", "model.mlp.hidden=24"}),
-              HasSubstr("another model"));
-  EXPECT_EQ(ReadWhole(folder_ / "done"), done) << "a refused run changed its checkpoint";
-}
-
 }  // namespace
 }  // namespace engine::testing

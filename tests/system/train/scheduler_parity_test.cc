@@ -24,7 +24,7 @@ std::string Config(const std::string& scheduler) {
   return text +
          "layer { linear { units: 4 } } } }\n"
          "data { synthetic { samples: 64 eval_samples: 8 shape: 12 classes: 4 } }\n"
-         "train { global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 120 }\n"
+         "train { global_batch: 7 learning_rate { base: 0.001 } evaluate_every: 60 }\n"
          "plugins: [\"tcp\", \"" +
          scheduler +
          "\", \"sgd\", \"cpu_ops\", \"profile_ops\"]\n"
@@ -67,8 +67,8 @@ class SchedulerParity : public RunTest {
   }
 };
 
-TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterThreeHundredSteps) {
-  AllGiveTheBitsOfTheSequentialOne(300);
+TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterAHundredAndFiftySteps) {
+  AllGiveTheBitsOfTheSequentialOne(150);
 }
 
 TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterAThousandSteps) {
