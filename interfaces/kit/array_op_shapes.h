@@ -117,8 +117,8 @@ inline Status InferBinary(const Inference& op, uint32_t reads_inputs,
 }
 
 // y = a + b: of equal shapes InferSum.
-inline Status InferAdd(const Inference& op, bool takes_float32) noexcept {
-  if (op.inputs.size() == 2 && op.CheckSameAsFirst().ok()) return InferSum(op, takes_float32);
+inline Status InferAdd(const Inference& op) noexcept {
+  if (op.inputs.size() == 2 && op.CheckSameAsFirst().ok()) return InferSum(op, false);
   ENGINE_RETURN_IF_ERROR(InferBinary(op, 0));
   for (size_t i = 0; i < 2; ++i) {
     if (IsWhole(op, i)) op.signature->passes_gradient |= 1u << i;
@@ -142,8 +142,7 @@ inline Status InferScale(const Inference& op) noexcept {
 
 // y = x > 0 ? x : weight x; x (..., C), weight (C), or (1) where one is given. It begins as relu.
 inline Status InferPrelu(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+  ENGINE_RETURN_IF_ERROR(CheckNormInputs(op, 1));
   op.AddOutput(op.inputs[0].shape);
   const bool one = op.inputs.size() > 1 && op.inputs[1].shape == Shape{1};
   op.AddParameter("weight", Shape{one ? 1 : op.inputs[0].shape[-1]}, Initializer::kZeros);
@@ -170,8 +169,7 @@ struct SoftmaxRule {
 
 // y = x / sqrt(mean(x^2) + epsilon) weight, over the last dimension.
 inline Status InferRmsNorm(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+  ENGINE_RETURN_IF_ERROR(CheckNormInputs(op, 1));
   op.AddOutput(op.inputs[0].shape);
   op.AddParameter("weight", Shape{op.inputs[0].shape[-1]}, Initializer::kOnes);
   return op.Gradients(0b11, 0b11);

@@ -62,7 +62,6 @@ struct ConvAttributes {
 
   // kConfig unless x is a plane whose channels have these groups.
   Status Check(const Inference& op) const noexcept {
-    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
     ENGINE_RETURN_IF_ERROR(window.Check(op));
     const int64_t inputs = op.inputs[0].shape[3];
     if (inputs % groups == 0 && channels % groups == 0) return {};
@@ -150,7 +149,6 @@ struct PoolAttributes {
 };
 
 inline Status InferPool(const Inference& op, const PoolAttributes& given) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   ENGINE_RETURN_IF_ERROR(given.window.Check(op));
   const Shape& x = op.inputs[0].shape;
   const Shape y = given.window.Output(x, x[3], given.ceil);
@@ -221,7 +219,6 @@ struct ResizeAttributes {
 };
 
 inline Status InferResize(const Inference& op, const ResizeAttributes& given) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   ENGINE_RETURN_IF_ERROR(CheckPlane(op));
   const Shape& x = op.inputs[0].shape;
   const Shape y = {x[0], given.Outputs(given.height, x[1]), given.Outputs(given.width, x[2]), x[3]};
@@ -245,8 +242,7 @@ struct GroupNormRule {
       : groups(attributes.Int("groups")), epsilon(attributes.Float("epsilon")) {}
 
   Status Infer(const Inference& op) const noexcept {
-    ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-    ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+    ENGINE_RETURN_IF_ERROR(CheckNormInputs(op, 1));
     const Shape& x = op.inputs[0].shape;
     if (x[-1] % groups != 0) {
       return Status::Error(StatusCode::kConfig, "%s: %lld groups do not divide %lld channels",
@@ -260,7 +256,6 @@ struct GroupNormRule {
 
 // x (B, H, W, C) -> (B, C, H, W); with one channel a view.
 inline Status InferToChannelsFirst(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   ENGINE_RETURN_IF_ERROR(CheckPlane(op));
   const Shape& x = op.inputs[0].shape;
   op.AddOutput(Shape{x[0], x[3], x[1], x[2]});

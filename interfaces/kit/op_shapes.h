@@ -221,8 +221,9 @@ inline Status InferTiedLinear(const Inference& op) noexcept {
   return op.Gradients(0b11, 0b11);
 }
 
-// What is normalised, and weight and bias (C).
-inline Status CheckNormInput(const Inference& op) noexcept {
+// So many inputs, the first of which is normalised with weight and bias (C).
+inline Status CheckNormInputs(const Inference& op, size_t count) noexcept {
+  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(count));
   const Shape& x = op.inputs[0].shape;
   if (op.IsActivation(0) && x.ndim >= 2 && x[-1] >= 1) return {};
   return op.ActivationError(0, " (..., C), at least two dimensions, C >= 1");
@@ -235,8 +236,7 @@ inline void AddNormParameters(const Inference& op, int64_t width) noexcept {
 
 // x (..., C) -> the same
 inline Status InferLayerNorm(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+  ENGINE_RETURN_IF_ERROR(CheckNormInputs(op, 1));
   op.AddOutput(op.inputs[0].shape);
   AddNormParameters(op, op.inputs[0].shape[-1]);
   return op.Gradients(0b111, 0b11);
@@ -244,8 +244,7 @@ inline Status InferLayerNorm(const Inference& op) noexcept {
 
 // a, b (..., C) -> a + b, layer_norm(a + b)
 inline Status InferAddLayerNorm(const Inference& op) noexcept {
-  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(2));
-  ENGINE_RETURN_IF_ERROR(CheckNormInput(op));
+  ENGINE_RETURN_IF_ERROR(CheckNormInputs(op, 2));
   ENGINE_RETURN_IF_ERROR(op.CheckSameAsFirst());
   op.AddOutput(op.inputs[0].shape);
   op.AddOutput(op.inputs[0].shape);

@@ -65,6 +65,7 @@ struct Window {
 };
 
 inline Status CheckPlane(const Inference& op) noexcept {
+  ENGINE_RETURN_IF_ERROR(op.CheckInputCount(1));
   const Shape& x = op.inputs[0].shape;
   if (op.IsActivation(0) && x.ndim == 4 && x.Count(1) >= 1) return {};
   return op.ActivationError(0, " (B, H, W, C), channels last");

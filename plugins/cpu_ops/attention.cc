@@ -3,7 +3,6 @@
 // (B, heads, T).
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "attention_kernel.h"
 #include "cpu_op.h"
@@ -37,7 +36,7 @@ class AttentionOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& y = call.outputs[0];
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
@@ -75,7 +74,6 @@ class AttentionOp final : public CpuOp {
     return {};
   }
 
- private:
   // Those of one head of one sample, in a tensor (B, T, columns).
   struct Columns {
     const TensorView& tensor;

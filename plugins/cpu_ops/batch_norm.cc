@@ -24,10 +24,8 @@ namespace {
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2, kRunningMean = 3, kRunningVar = 4;
 
 class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     channels_ = inputs[kX].shape[-1];
     signature->saved_bytes = BatchNormSaved::Bytes(channels_);
@@ -79,7 +77,6 @@ class BatchNormOp final : public kit::ShapedOp<CpuOp, kit::BatchNormRule> {
     return {};
   }
 
- private:
   static int64_t RowCount(const OpCall& call) noexcept {
     return call.inputs[kX].shape.Count(0, -1);
   }

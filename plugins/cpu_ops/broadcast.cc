@@ -146,7 +146,7 @@ class BinaryOp : public CpuOp {
     const kit::Inference inference = Inferring(inputs, signature);
     is_sum_ = &kFunction == &kAdd && inputs.size() == 2 && inputs[0].shape == inputs[1].shape &&
               inputs[0].batched == inputs[1].batched;
-    if (&kFunction == &kAdd) return kit::InferAdd(inference, /*takes_float32=*/false);
+    if (&kFunction == &kAdd) return kit::InferAdd(inference);
     if (&kFunction == &kPrelu) return kit::InferPrelu(inference);
     return kit::InferBinary(inference, kFunction.reads_inputs, kFunction.reads_outputs);
   }
@@ -222,7 +222,7 @@ class WhereOp final : public CpuOp {
     return kit::InferWhere(Inferring(inputs, signature));
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &c = call.inputs[0], &a = call.inputs[1], &b = call.inputs[2];
     const TensorView& y = call.outputs[0];

@@ -33,7 +33,7 @@ class ReshapeOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return takes_bfloat16_; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     if (rows_ == 1) {
       const TensorView &x = call.inputs[0], &y = call.outputs[0];
@@ -68,7 +68,6 @@ class ReshapeOp final : public CpuOp {
     return {};
   }
 
- private:
   int64_t size() const noexcept { return rows_ * columns_; }
 
   int64_t rows_ = 1, columns_ = 0;  // 1 row: the output is a view, or rounds x

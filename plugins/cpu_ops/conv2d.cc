@@ -57,7 +57,7 @@ class ConvOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return rounded_ != nullptr; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     if (Samples(call) == 0) return {};
     if (rounded_ != nullptr) {
@@ -106,7 +106,6 @@ class ConvOp final : public CpuOp {
     return {};
   }
 
- private:
   using Direction = ConvPass::Direction;
   static constexpr Direction kForward = kTransposed ? Direction::kBackward : Direction::kForward;
   static constexpr Direction kBackward = kTransposed ? Direction::kForward : Direction::kBackward;

@@ -2,10 +2,7 @@
 
 #include <omp.h>
 
-#include <cstring>
-
 #include "parallel.h"
-#include "simd.h"
 
 namespace engine::cpu_ops {
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "engine/op.h"
 #include "kit/op.h"

@@ -88,10 +88,8 @@ CPU_OPS_KERNEL void ApplyMask(const Mask& mask, const float* source, float* targ
 }
 
 class DropoutOp final : public kit::ShapedOp<CpuOp, kit::DropoutRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     if (Identity() || call.training == 0) {
@@ -113,7 +111,6 @@ class DropoutOp final : public kit::ShapedOp<CpuOp, kit::DropoutRule> {
     return {};
   }
 
- private:
   bool Identity() const noexcept { return given_.rate == 0.0; }
 
   void Apply(const OpCall& call, const TensorView& source, const TensorView& target,

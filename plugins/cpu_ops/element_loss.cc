@@ -67,7 +67,7 @@ class ElementLossOp final : public LossOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     ENGINE_RETURN_IF_ERROR(CheckSampleWeights(call));
     ENGINE_RETURN_IF_ERROR(CheckClasses(call.inputs[1]));
@@ -102,7 +102,6 @@ class ElementLossOp final : public LossOp {
     return {};
   }
 
- private:
   static constexpr bool kBinary = std::is_same_v<Element, BinaryCrossEntropy>;
 
   // body(prediction, target, elements)

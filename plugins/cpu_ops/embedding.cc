@@ -18,7 +18,7 @@ class EmbeddingOp final : public kit::ShapedOp<CpuOp, kit::EmbeddingRule>, publi
 
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     ENGINE_RETURN_IF_ERROR(CheckTokens(call.inputs[kTokens]));
     WithElement(activation(), [&]<typename T>(T) { ForwardOf<T>(call); });
@@ -36,7 +36,6 @@ class EmbeddingOp final : public kit::ShapedOp<CpuOp, kit::EmbeddingRule>, publi
     return {};
   }
 
- private:
   static constexpr int32_t kTokens = 0, kWeight = 1, kPositions = 2;
 
   Status CheckTokens(const TensorView& tokens) const noexcept {

@@ -82,7 +82,7 @@ class Float32Border final : public CpuOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     if (passes_) return op_->Forward(call);
     std::byte* memory = static_cast<std::byte*>(call.workspace) + own_bytes_;
@@ -113,7 +113,6 @@ class Float32Border final : public CpuOp {
     return {};
   }
 
- private:
   const std::unique_ptr<CpuOp> op_;
   bool passes_ = false;  // Forward gets what is given
   uint32_t reads_inputs_ = 0, reads_outputs_ = 0;

@@ -1,6 +1,5 @@
 // Functions of one input, y = f(x): a line for each value and one for each gradient.
 #include <cmath>
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
@@ -50,7 +49,7 @@ class FunctionOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     WithElement(activation(), [&]<typename T>(T) {
       const T* x = As<const T>(call.inputs[0]);
@@ -76,7 +75,6 @@ class FunctionOp final : public CpuOp {
     return {};
   }
 
- private:
   Constants constants_;
 };
 

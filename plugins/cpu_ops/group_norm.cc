@@ -20,10 +20,8 @@ namespace {
 constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
 class GroupNormOp final : public kit::ShapedOp<CpuOp, kit::GroupNormRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& x = inputs[kX].shape;
     channels_ = x[-1];
@@ -88,7 +86,6 @@ class GroupNormOp final : public kit::ShapedOp<CpuOp, kit::GroupNormRule> {
     return {};
   }
 
- private:
   struct Saved {
     float high, low, inverse_deviation;
   };

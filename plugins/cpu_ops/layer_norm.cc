@@ -3,7 +3,6 @@
 // Sennrich, arXiv:1910.07467). Saved for backward: {mean, 1 / deviation} of each row.
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "cpu_op.h"
 #include "kit/array_op_shapes.h"
@@ -144,7 +143,7 @@ class NormOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     WithElement(activation(), [&]<typename T>(T) { ForwardOf<T>(call); });
     return {};
@@ -155,7 +154,6 @@ class NormOp final : public CpuOp {
     return {};
   }
 
- private:
   template <typename T>
   void ForwardOf(const OpCall& call) const noexcept {
     const Shape& shape = call.inputs[kX].shape;

@@ -1,7 +1,6 @@
 // linear: y = x W^T + b, or y = x W + b where W is transposed. tied_linear: the same with a second
 // data input as W and no b.
 #include <cstring>
-#include <span>
 
 #include "channel_kernels.h"
 #include "cpu_op.h"

@@ -21,10 +21,8 @@ struct Batches {
 };
 
 class MatmulOp final : public kit::ShapedOp<CpuOp, kit::MatmulRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const Matrices of(call, given_, call.outputs[0].shape);
     const GemmSizes sizes = {of.m, of.n, of.k};
@@ -41,7 +39,6 @@ class MatmulOp final : public kit::ShapedOp<CpuOp, kit::MatmulRule> {
     return SecondGradient(call, of);
   }
 
- private:
   struct Matrices {
     const float *a, *b;
     int64_t m, n, k;

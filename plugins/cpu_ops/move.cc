@@ -18,7 +18,7 @@ class ReshapeOp final : public kit::ShapedOp<CpuOp, kit::ReshapeRule> {
   using ShapedOp::ShapedOp;
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     if (x.dtype != y.dtype) Convert(x, y);
@@ -33,10 +33,8 @@ class ReshapeOp final : public kit::ShapedOp<CpuOp, kit::ReshapeRule> {
 // Repeated dimensions of x have a stride of 0 in the loops over y, so that forward is a copy and
 // backward the reduction over them.
 class ExpandOp final : public kit::ShapedOp<CpuOp, kit::ExpandRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->workspace_bytes = ReduceScratch(threads());
     return {};
@@ -60,10 +58,8 @@ class ExpandOp final : public kit::ShapedOp<CpuOp, kit::ExpandRule> {
 
 // Loops run in the order of what is written, y or dx: reads may be far apart, writes are not.
 class TransposeOp final : public kit::ShapedOp<CpuOp, kit::TransposeRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     const Strides of_x = DenseStrides(x.shape);
@@ -89,10 +85,8 @@ class TransposeOp final : public kit::ShapedOp<CpuOp, kit::TransposeRule> {
 // Each input is copied to its part of y. One without samples among others is repeated for each
 // sample, as by expand.
 class ConcatOp final : public kit::ShapedOp<CpuOp, kit::ConcatRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->workspace_bytes = ReduceScratch(threads());
     return {};
@@ -127,7 +121,6 @@ class ConcatOp final : public kit::ShapedOp<CpuOp, kit::ConcatRule> {
     return {};
   }
 
- private:
   // Where an input is in y.
   struct Part {
     Shape shape;
@@ -147,10 +140,8 @@ class ConcatOp final : public kit::ShapedOp<CpuOp, kit::ConcatRule> {
 // The part of x has the strides of x, that of the axis times the step, which may be negative. What is
 // not in y has a gradient of 0.
 class SliceOp final : public kit::ShapedOp<CpuOp, kit::SliceRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     int64_t offset = 0;
@@ -169,7 +160,6 @@ class SliceOp final : public kit::ShapedOp<CpuOp, kit::SliceRule> {
     return {};
   }
 
- private:
   Strides PlacesIn(const Shape& x, int64_t* offset) const noexcept {
     Strides strides = DenseStrides(x);
     int64_t& stride = strides[static_cast<size_t>(given_.range.axis)];
@@ -182,10 +172,8 @@ class SliceOp final : public kit::ShapedOp<CpuOp, kit::SliceRule> {
 // Outside of x a padding repeats what is inside: axis by axis, the last one first, whole slabs of y
 // are copied within y. The gradient goes the same way back, in a copy of that of y.
 class PadOp final : public kit::ShapedOp<CpuOp, kit::PadRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     if (!is_constant()) {
       signature->workspace_bytes =
@@ -230,7 +218,6 @@ class PadOp final : public kit::ShapedOp<CpuOp, kit::PadRule> {
     return {};
   }
 
- private:
   bool is_constant() const noexcept { return given_.mode == kit::PadRule::Mode::kConstant; }
   int64_t Before(int32_t axis) const noexcept {
     return axis < given_.first ? 0 : given_.before[axis - given_.first];
@@ -269,10 +256,8 @@ class PadOp final : public kit::ShapedOp<CpuOp, kit::PadRule> {
 // Rows of x by index. An index may be there several times: gradients of a row are added up in the
 // order of indices.
 class GatherOp final : public kit::ShapedOp<CpuOp, kit::GatherRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     const int64_t inner = x.shape.Count(given_.axis + 1), positions = y.shape[given_.axis];
@@ -310,7 +295,6 @@ class GatherOp final : public kit::ShapedOp<CpuOp, kit::GatherRule> {
     return {};
   }
 
- private:
   int64_t Source(const TensorView& x, int64_t outer, int64_t position) const noexcept {
     const int64_t extent = x.shape[given_.axis];
     return outer * extent + given_.Source(position, extent);

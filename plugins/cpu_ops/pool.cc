@@ -5,7 +5,6 @@
 // Backward gathers: each input looks for the windows that it is in. So every gradient is written
 // once, by one thread, in a fixed order.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "cpu_op.h"
@@ -188,7 +187,7 @@ class MaxPoolOp final : public CpuOp {
   }
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const int64_t rows_of_window = std::min(shape_.window.rows.kernel, shape_.height);
     WithElement(activation(), [&]<typename T>(T) {
@@ -214,7 +213,6 @@ class MaxPoolOp final : public CpuOp {
     return {};
   }
 
- private:
   kit::PoolAttributes given_;
   PoolShape shape_ = {};
 };

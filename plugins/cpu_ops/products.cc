@@ -2,7 +2,6 @@
 
 #include <dnnl.hpp>
 #include <exception>
-#include <new>
 #include <utility>
 #include <vector>
 

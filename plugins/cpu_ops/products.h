@@ -1,7 +1,6 @@
 // Products of matrices of float32 or bfloat16 with what an op of a linear layer needs beside them.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "engine/status.h"

@@ -44,10 +44,8 @@ void ShareGradient(const float* x, const float* largest, const float* share, int
 // which lies in the workspace; that of a maximum needs x and y to find where it was.
 template <Kind kKind>
 class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     const int64_t shares = kKind == Kind::kSum ? 0 : signature->outputs[0].shape.Count();
     shares_ = (shares + kLine - 1) / kLine * kLine;
@@ -85,7 +83,6 @@ class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
     return {};
   }
 
- private:
   // Elements of x, and where each goes in y.
   Loops<2> Along(const Shape& x) const noexcept {
     Shape kept = x;

@@ -69,7 +69,7 @@ class ResampleOp final : public CpuOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& x = call.inputs[0];
     MapPlanes({rows_, columns_, x.f32(), call.outputs[0].f32(), x.shape[0], height_, width_,
@@ -85,7 +85,6 @@ class ResampleOp final : public CpuOp {
     return {};
   }
 
- private:
   struct None {
     explicit None(const Options&) noexcept {}
   };

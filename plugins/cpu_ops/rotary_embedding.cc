@@ -43,10 +43,8 @@ CPU_OPS_KERNEL void TurnRow(const Pairs& pairs, const float* x, float* y) {
 }
 
 class RotaryEmbeddingOp final : public kit::ShapedOp<CpuOp, kit::RotaryRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     Turn(call, call.inputs[0], call.outputs[0], false, false);
     return {};
@@ -58,7 +56,6 @@ class RotaryEmbeddingOp final : public kit::ShapedOp<CpuOp, kit::RotaryRule> {
     return {};
   }
 
- private:
   void Turn(const OpCall& call, const TensorView& x, const TensorView& y, bool back,
             bool sum) const noexcept {
     const int64_t length = x.shape[-2], width = x.shape[-1];

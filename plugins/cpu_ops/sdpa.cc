@@ -13,10 +13,8 @@ namespace engine::cpu_ops {
 namespace {
 
 class SdpaOp final : public kit::ShapedOp<CpuOp, kit::SdpaRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape &q = inputs[kQ].shape, &v = inputs[kV].shape;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
@@ -52,7 +50,6 @@ class SdpaOp final : public kit::ShapedOp<CpuOp, kit::SdpaRule> {
     return {};
   }
 
- private:
   static constexpr int32_t kQ = 0, kK = 1, kV = 2, kMask = 3;
 
   // Head i of a tensor, counted through all samples.

@@ -133,10 +133,8 @@ CPU_OPS_KERNEL void SoftmaxGradientColumns(const float* y, const float* dy, floa
 // Backward needs y alone, so that y may be written over x.
 template <bool kLog>
 class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call) noexcept override {
     const float* x = call.inputs[0].f32();
     float* y = call.outputs[0].f32();
@@ -172,7 +170,6 @@ class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
     return {};
   }
 
- private:
   // body(offset, columns) for all blocks of columns.
   template <typename Body>
   void ForEachBlock(const Shape& shape, const Body& body) const noexcept {

@@ -70,7 +70,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
   }
   bool TakesBFloat16() const noexcept override { return true; }
 
- protected:
+ private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& targets = call.inputs[kTargets];
     const int64_t width = call.inputs[kLogits].shape[-1];
@@ -91,7 +91,6 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     return {};
   }
 
- private:
   static constexpr int32_t kLogits = 0, kTargets = 1;
 
   // How a target's weight of 1 is shared out.

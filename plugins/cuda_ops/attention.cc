@@ -38,7 +38,7 @@ class AttentionOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& qkv = call.inputs[0];
     const AttentionShape shape = ShapeOf(qkv.shape);
@@ -86,7 +86,6 @@ class AttentionOp final : public CudaOp {
     });
   }
 
- private:
   using Addresses = std::initializer_list<const void*>;
 
   Status CheckSize(int64_t head_size, int64_t length) const noexcept {

@@ -20,7 +20,7 @@ class BatchNormOp final : public kit::ShapedOp<CudaOp, kit::BatchNormRule> {
   BatchNormOp(const BatchNormOp&) = delete;
   BatchNormOp& operator=(const BatchNormOp&) = delete;
 
- protected:
+ private:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     channels_ = inputs[kX].shape[-1];
     const auto moments_bytes = channels_ * static_cast<int64_t>(sizeof(Moments));
@@ -39,7 +39,6 @@ class BatchNormOp final : public kit::ShapedOp<CudaOp, kit::BatchNormRule> {
     return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
- private:
   // Where the sums of this call are: of parts of the rows, of this rank, and of all.
   template <typename Sums>
   struct SumsOf {

@@ -39,7 +39,7 @@ class BroadcastOp final : public CudaOp {
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
     if constexpr (kForm.value == kAdd) {
-      ENGINE_RETURN_IF_ERROR(is_accumulate_ ? kit::InferSum(op, true) : kit::InferAdd(op, false));
+      ENGINE_RETURN_IF_ERROR(is_accumulate_ ? kit::InferSum(op, true) : kit::InferAdd(op));
     } else if constexpr (kForm.value == kWhere) {
       ENGINE_RETURN_IF_ERROR(kit::InferWhere(op));
     } else if constexpr (kForm.value == kPrelu) {
@@ -51,7 +51,7 @@ class BroadcastOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& y = call.outputs[0];
     if constexpr (kForm.value == kAdd) {
@@ -97,7 +97,6 @@ class BroadcastOp final : public CudaOp {
     return {};
   }
 
- private:
   // It adds gradients, also those of parameters, which are float32 in every run.
   const bool is_accumulate_;
 };

@@ -41,7 +41,7 @@ class ReshapeOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (is_view_) return {};
     return Transpose(call.inputs[0], call.outputs[0], rows_, columns_, false, stream);
@@ -55,7 +55,6 @@ class ReshapeOp final : public CudaOp {
     return Transpose(dy, dx, columns_, rows_, Accumulates(call, 0), stream);
   }
 
- private:
   // Matrices of rows x columns, one per sample, to their transposes.
   Status Transpose(const TensorView& from, const TensorView& to, int64_t rows, int64_t columns,
                    bool sum, cudaStream_t stream) const noexcept {

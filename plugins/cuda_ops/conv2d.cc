@@ -55,7 +55,7 @@ class ConvOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     if (Samples(call) == 0) return {};
     return WithElement(activation(), [&]<typename T>(T) { return ForwardOf<T>(call, stream); });
@@ -69,7 +69,6 @@ class ConvOp final : public CudaOp {
     return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
- private:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
   using Attributes =
       std::conditional_t<kTransposed, kit::ConvTransposeAttributes, kit::Conv2dAttributes>;

@@ -12,10 +12,8 @@ namespace engine::cuda_ops {
 namespace {
 
 class DropoutOp final : public kit::ShapedOp<CudaOp, kit::DropoutRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     if (Identity() || call.training == 0) return PassGradient(x, y, false, stream);
@@ -29,7 +27,6 @@ class DropoutOp final : public kit::ShapedOp<CudaOp, kit::DropoutRule> {
     return Apply(call, dy, dx, Accumulates(call, 0), stream);
   }
 
- private:
   bool Identity() const noexcept { return given_.rate == 0.0; }
 
   Status Apply(const OpCall& call, const TensorView& source, const TensorView& target, bool sum,

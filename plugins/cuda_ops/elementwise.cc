@@ -23,7 +23,7 @@ class ElementwiseOp final : public CudaOp {
     return kReadsNothing ? kit::InferScale(op) : kit::InferFunction(op, Function::kReadsOutput);
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
     return WithElement(y.dtype, [&]<typename T>(T) {
@@ -48,7 +48,6 @@ class ElementwiseOp final : public CudaOp {
     });
   }
 
- private:
   static constexpr bool kReadsNothing = std::is_same_v<Function, ScaleFunction>;
 
   static float Number(const Options& attributes, const char* name) noexcept {

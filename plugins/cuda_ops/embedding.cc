@@ -16,7 +16,7 @@ class EmbeddingOp final : public kit::ShapedOp<CudaOp, kit::EmbeddingRule>, publ
   void* Query(std::string_view id) noexcept override { return Offer<RowTable>(id, this); }
   int32_t table_input() const noexcept override { return kWeight; }
 
- protected:
+ private:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const EmbeddingScratch scratch(nullptr, inputs[kTokens].shape.Count(), given_.width,
                                    given_.vocabulary);
@@ -65,7 +65,6 @@ class EmbeddingOp final : public kit::ShapedOp<CudaOp, kit::EmbeddingRule>, publ
     });
   }
 
- private:
   static constexpr int32_t kTokens = 0, kWeight = 1, kPositions = 2;
 };
 

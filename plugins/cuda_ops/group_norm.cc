@@ -9,10 +9,8 @@ namespace engine::cuda_ops {
 namespace {
 
 class GroupNormOp final : public kit::ShapedOp<CudaOp, kit::GroupNormRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   // The workspace: statistics where nothing is saved, means; sums.
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& x = inputs[kX].shape;
@@ -37,7 +35,6 @@ class GroupNormOp final : public kit::ShapedOp<CudaOp, kit::GroupNormRule> {
     return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
- private:
   static constexpr int32_t kX = 0, kWeight = 1, kBias = 2;
 
   int64_t StatisticsBytes(int64_t samples) const noexcept {

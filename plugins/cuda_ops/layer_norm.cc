@@ -31,7 +31,7 @@ class NormOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&]<typename T>(T) {
       const TensorView& x = call.inputs[kX];
@@ -61,7 +61,6 @@ class NormOp final : public CudaOp {
     });
   }
 
- private:
   static constexpr bool kAdds = kKind == Kind::kAddLayerNorm, kCentred = kKind != Kind::kRmsNorm;
   static constexpr int32_t kX = 0, kAddend = 1, kWeight = kAdds ? 2 : 1, kBias = kWeight + 1;
   static constexpr int32_t kSum = 0, kY = kAdds ? 1 : 0;  // outputs

@@ -289,7 +289,7 @@ class MlpOp final : public ProductOp {
     return op.Gradients(0b11111, 1u << kX | 1u << kFc | 1u << kProj);
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const Layer fc = Fc(call);
     if (fc.rows == 0) return {};
@@ -322,7 +322,6 @@ class MlpOp final : public ProductOp {
                          Accumulates(call, kX), stream);
   }
 
- private:
   static constexpr int32_t kX = 0, kFc = 1, kProj = 3;  // each weight is followed by its bias
 
   Layer Fc(const OpCall& call) const noexcept {

@@ -62,7 +62,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
                     "asking for the shared memory of a block");
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& logits = call.inputs[kLogits];
     const bool writes_gradient = call.training != 0 && IsInPlace(call);
@@ -91,7 +91,6 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     });
   }
 
- private:
   static constexpr int32_t kLogits = 0, kTargets = 1;
   static constexpr int kReservedShared = 1024;  // of a block, by the system and for sums
 
@@ -135,7 +134,7 @@ class ElementLossOp final : public LossOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     ENGINE_RETURN_IF_ERROR(WithElement(activation(), [&]<typename T>(T) {
       return Launched(
@@ -155,7 +154,6 @@ class ElementLossOp final : public LossOp {
     });
   }
 
- private:
   static int64_t Parts(int64_t count) noexcept {
     return (count + kElementLossPart - 1) / kElementLossPart;
   }

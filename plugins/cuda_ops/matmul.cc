@@ -9,10 +9,8 @@ namespace engine::cuda_ops {
 namespace {
 
 class MatmulOp final : public kit::ShapedOp<CudaOp, kit::MatmulRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView &a = call.inputs[kA], &b = call.inputs[kB], &y = call.outputs[0];
     const int32_t axes = y.shape.ndim - 2;
@@ -61,7 +59,6 @@ class MatmulOp final : public kit::ShapedOp<CudaOp, kit::MatmulRule> {
     return {};
   }
 
- private:
   static constexpr int32_t kA = 0, kB = 1;
 
   // But for the matrices.

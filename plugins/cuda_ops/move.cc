@@ -43,10 +43,8 @@ class MoveOp : public CudaOp {
 };
 
 class TransposeOp final : public kit::ShapedOp<MoveOp, kit::TransposeRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   StridedMap MapOf(int32_t, const TensorView& x, const TensorView& y) const noexcept override {
     StridedMap map = MapOver(y.shape);
     const StridedTensor dense = Dense(x);
@@ -59,10 +57,8 @@ class TransposeOp final : public kit::ShapedOp<MoveOp, kit::TransposeRule> {
 };
 
 class ExpandOp final : public kit::ShapedOp<MoveOp, kit::ExpandRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     signature->workspace_bytes = kStridedScratchBytes;
     return {};
@@ -78,10 +74,8 @@ class ExpandOp final : public kit::ShapedOp<MoveOp, kit::ExpandRule> {
 
 // An input without samples among others with them is repeated for each.
 class ConcatOp final : public kit::ShapedOp<MoveOp, kit::ConcatRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     int64_t begin = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -102,15 +96,12 @@ class ConcatOp final : public kit::ShapedOp<MoveOp, kit::ConcatRule> {
     return map;
   }
 
- private:
   int64_t begins_[kMaxOpInputs] = {};
 };
 
 class SliceOp final : public kit::ShapedOp<MoveOp, kit::SliceRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature*) noexcept override {
     leaves_out_ = given_.range.count < inputs[0].shape[given_.range.axis];
     return {};
@@ -127,7 +118,6 @@ class SliceOp final : public kit::ShapedOp<MoveOp, kit::SliceRule> {
   }
   bool LeavesOut() const noexcept override { return leaves_out_; }
 
- private:
   bool leaves_out_ = false;
 };
 
@@ -136,10 +126,8 @@ enum class Reduction { kSum, kMean, kMax };
 
 template <Reduction kReduction>
 class ReduceOp final : public kit::ShapedOp<MoveOp, kit::ReduceRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
     share_bytes_ =
         kReduction == Reduction::kMax ? AlignedBytes(signature->outputs[0].shape.Count() * 4) : 0;
@@ -187,7 +175,6 @@ class ReduceOp final : public kit::ShapedOp<MoveOp, kit::ReduceRule> {
     return map;
   }
 
- private:
   // y on the axes of x.
   StridedTensor Kept(const Shape& x, const TensorView& y) const noexcept {
     StridedTensor tensor = {y.data, IsBf16(y), {}};

@@ -36,7 +36,7 @@ class PoolOp final : public CudaOp {
     return {};
   }
 
- protected:
+ private:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return WithElement(activation(), [&]<typename T>(T) {
       return Launched(LaunchPool(ShapeOf(call), As<const T>(call.inputs[0]), As<T>(call.outputs[0]),
@@ -55,7 +55,6 @@ class PoolOp final : public CudaOp {
     });
   }
 
- private:
   static PoolAxis AxisOf(const kit::Window& window, int64_t inputs, int64_t outputs) noexcept {
     const auto number = [](int64_t value) { return static_cast<int32_t>(value); };
     return {.inputs = inputs,

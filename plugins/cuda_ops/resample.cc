@@ -138,10 +138,8 @@ class ResampleOp : public CudaOp {
 };
 
 class PadOp final : public kit::ShapedOp<ResampleOp, kit::PadRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     value_ = given_.value;
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
@@ -158,10 +156,8 @@ class PadOp final : public kit::ShapedOp<ResampleOp, kit::PadRule> {
 };
 
 class GatherOp final : public kit::ShapedOp<ResampleOp, kit::GatherRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature*) noexcept override {
     const Shape& x = inputs[0].shape;
     return SetTables(x, [&](HostTable* tables) {

@@ -9,10 +9,8 @@ namespace engine::cuda_ops {
 namespace {
 
 class RotaryOp final : public kit::ShapedOp<CudaOp, kit::RotaryRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     return Turn(call, call.inputs[0], call.outputs[0], false, false, stream);
   }
@@ -22,7 +20,6 @@ class RotaryOp final : public kit::ShapedOp<CudaOp, kit::RotaryRule> {
                 stream);
   }
 
- private:
   Status Turn(const OpCall& call, const TensorView& x, const TensorView& y, bool backward, bool sum,
               cudaStream_t stream) const noexcept {
     const RotaryShape shape = {x.shape.Count(0, -1), x.shape[-2], x.shape[-1], given_.interleaved};

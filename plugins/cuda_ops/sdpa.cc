@@ -39,10 +39,8 @@ MatrixBatch Matrices(const void* data, int64_t rows, int64_t columns, bool trans
 }
 
 class SdpaOp final : public kit::ShapedOp<CudaOp, kit::SdpaRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status Plan(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const Shape& q = inputs[kQuery].shape;
     if (IsFused(inputs)) return InferFused(q, signature);
@@ -66,7 +64,6 @@ class SdpaOp final : public kit::ShapedOp<CudaOp, kit::SdpaRule> {
     return WithElement(activation(), [&]<typename T>(T) { return BackwardOf<T>(call, stream); });
   }
 
- private:
   int64_t ActivationBytes(int64_t count) const noexcept {
     return AlignedBytes(count * static_cast<int64_t>(SizeOf(activation())));
   }

@@ -10,10 +10,8 @@ namespace engine::cuda_ops {
 namespace {
 
 class SoftmaxOp final : public kit::ShapedOp<CudaOp, kit::SoftmaxRule> {
- public:
   using ShapedOp::ShapedOp;
 
- protected:
   Status DoForward(const OpCall& call, cudaStream_t stream) noexcept override {
     const TensorView& y = call.outputs[0];
     return WithElement(y.dtype, [&]<typename T>(T) {
@@ -37,7 +35,6 @@ class SoftmaxOp final : public kit::ShapedOp<CudaOp, kit::SoftmaxRule> {
     });
   }
 
- private:
   SoftmaxShape ShapeOf(const Shape& x) const noexcept {
     const int64_t length = x[given_.axis], inner = x.Count(given_.axis + 1);
     return {x.Count(0, given_.axis) * inner, length, inner,

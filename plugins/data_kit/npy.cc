@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cinttypes>
 #include <utility>
 #include <vector>
 

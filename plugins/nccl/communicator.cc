@@ -3,10 +3,8 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include "engine/ext/recorded_transfers.h"
 #include "kit/communicator.h"
 #include "split.h"
 

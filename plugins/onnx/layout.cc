@@ -1,6 +1,5 @@
 #include "layout.h"
 
-#include <algorithm>
 #include <numeric>
 #include <set>
 #include <utility>

@@ -1,9 +1,7 @@
 #include "model_file.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <utility>
 
 #include "kit/float16.h"
 #include "onnx_kit/tensors.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "lowering.h"
 #include "shape_rules.h"
 
 namespace engine::onnx {

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "products.h"
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>

@@ -3,7 +3,6 @@
 #include <sys/random.h>
 
 #include <cstring>
-#include <new>
 #include <string>
 #include <string_view>
 #include <utility>

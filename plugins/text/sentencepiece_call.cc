@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <string_view>
 #include <vector>
 
 namespace engine::text {

@@ -16,7 +16,6 @@
 #include <regex>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "engine/plugin.h"
