@@ -1,10 +1,7 @@
 // An optimizer with one parameter and its states.
 #pragma once
 
-#include <cmath>
-#include <memory>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
