@@ -22,7 +22,8 @@ install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine/engine.h"
 install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine.rs"
   DESTINATION "${CMAKE_INSTALL_DATADIR}/engine/rust" COMPONENT sdk)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT sdk)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/app/author/templates" DESTINATION "${CMAKE_INSTALL_DATADIR}/engine" COMPONENT sdk)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/app/author/templates" "${PROJECT_BINARY_DIR}/app/author/templates"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/engine" COMPONENT sdk)
 install(FILES
   "${PROJECT_BINARY_DIR}/engineConfig.cmake"
   "${PROJECT_BINARY_DIR}/engineConfigVersion.cmake"

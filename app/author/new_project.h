@@ -1,6 +1,6 @@
 // The project that `engine plugins new` writes: of each kind a plugin that does something small, for
-// its author to change. The files are those of templates/, in which the word my_plugin stands for its
-// name.
+// its author to change. The files are those of templates/ and plugins/ (CMakeLists.txt), in which the
+// word my_plugin stands for its name.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct Template {
   std::string_view file;  // "scheduler.cc"
   std::string_view text;
 };
-// All files of templates/. They are part of the program.
+// All of them. They are part of the program.
 std::span<const Template> Templates();
 
 // Makes the folder `name` with the project of a plugin of that name and kind, the word of

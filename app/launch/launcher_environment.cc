@@ -1,7 +1,6 @@
 #include "app/launch/launcher_environment.h"
 
 #include <regex>
-#include <string_view>
 #include <utility>
 
 #include "app/launch/endpoint.h"

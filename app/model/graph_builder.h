@@ -1,8 +1,6 @@
 // From a model plugin to a graph.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>

@@ -8,9 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <string_view>
-#include <utility>
 
 #include "app/launch/deadlines.h"
 #include "kit/dataset.h"

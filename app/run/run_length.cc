@@ -1,6 +1,5 @@
 #include "app/run/run_length.h"
 
-#include <cinttypes>
 #include <cmath>
 #include <utility>
 

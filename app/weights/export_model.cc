@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <set>
-#include <string_view>
-#include <utility>
 
 #include "app/checkpoint/atomic_file.h"
 #include "app/checkpoint/checkpoint.h"

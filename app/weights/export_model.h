@@ -2,7 +2,6 @@
 // inference, in ONNX (docs/weights.md).
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

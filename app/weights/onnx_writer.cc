@@ -1,7 +1,6 @@
 #include "app/weights/onnx_writer.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace engine::weights {
 namespace {

@@ -2,9 +2,7 @@
 // HuggingFace) or the initialisers of an ONNX model.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include "core/exec/layout.h"
 
 #include <algorithm>
-#include <span>
 
 #include "core/plugin/plugin_set.h"
 

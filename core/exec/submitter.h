@@ -3,7 +3,6 @@
 #pragma once
 
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 

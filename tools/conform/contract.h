@@ -12,12 +12,11 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
 namespace engine::conform {
-
-enum class Level { kMust, kShould };
 
 // To whoever started this process (judge.h): what happens, so that a crash can be said of a test.
 void Report(const std::vector<std::string>& event);
@@ -32,27 +31,28 @@ class Seeds {
  public:
   explicit Seeds(uint32_t count);
 
-  class Iterator {
-   public:
-    explicit Iterator(uint32_t seed) : seed_(seed) {}
+  struct Iterator {
+    uint32_t seed;
     uint32_t operator*() const {
-      Report({"seed", std::to_string(seed_)});
-      return seed_;
+      Report({"seed", std::to_string(seed)});
+      return seed;
     }
-    Iterator& operator++() {
-      ++seed_;
-      return *this;
-    }
-    bool operator!=(const Iterator& other) const { return seed_ != other.seed_; }
-
-   private:
-    uint32_t seed_;
+    void operator++() { ++seed; }
+    bool operator==(const Iterator&) const = default;
   };
-  Iterator begin() const { return Iterator(first_); }
-  Iterator end() const { return Iterator(first_ + count_); }
+  Iterator begin() const { return {first_}; }
+  Iterator end() const { return {first_ + count_}; }
 
  private:
   const uint32_t first_, count_;
 };
+
+inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
 
 }  // namespace engine::conform

@@ -1,9 +1,7 @@
 // The suites of the conformance kit, and which plugins they judge.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/plugin.h"

@@ -1,11 +1,11 @@
 #include "tools/simulate/quantity.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <sstream>
 
 #include "app/command/amount.h"
+#include "app/launch/endpoint.h"
 
 namespace engine::simulate {
 namespace {
@@ -15,9 +15,7 @@ constexpr double kMost = 1e18;
 constexpr int32_t kFewestRanks = 2, kMostRanks = 4096;
 
 bool ParseRankCount(const std::string& text, int32_t* ranks) {
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, *ranks);
-  return error == std::errc() && end == last && *ranks >= kFewestRanks && *ranks <= kMostRanks;
+  return launch::ParseInt(text, kFewestRanks, kMostRanks, ranks);
 }
 
 }  // namespace

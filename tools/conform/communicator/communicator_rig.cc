@@ -117,17 +117,15 @@ World::World(const PluginUnderTest& plugin, int world_size, int64_t rendezvous_t
 }
 
 World::World(int world_size, const OptionValues::Overrides& options)
-    : World(UnderTest().plugin, world_size, kWaitMs) {
-  for (const Status& error :
-       CreateRanks(UnderTest().plugin, world_size, [&](int) { return options; })) {
-    Must(error);
-  }
-}
+    : World(UnderTest().plugin, world_size, options, kWaitMs) {}
 
 World::World(const std::string& path, int world_size, const OptionValues::Overrides& options,
              int64_t rendezvous_timeout_ms)
-    : World(Must(PluginUnderTest::Load(path)), world_size, rendezvous_timeout_ms) {
-  const PluginUnderTest plugin = Must(PluginUnderTest::Load(path));
+    : World(Must(PluginUnderTest::Load(path)), world_size, options, rendezvous_timeout_ms) {}
+
+World::World(const PluginUnderTest& plugin, int world_size, const OptionValues::Overrides& options,
+             int64_t rendezvous_timeout_ms)
+    : World(plugin, world_size, rendezvous_timeout_ms) {
   for (const Status& error : CreateRanks(plugin, world_size, [&](int) { return options; })) {
     Must(error);
   }
@@ -203,7 +201,7 @@ void TransferBuffers::Fill() {
   other.Set(std::vector<uint8_t>(other.size(), kGarbage));
 }
 
-Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
+Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key, int64_t timeout_ms) {
   Transfer transfer{.kind = case_.kind,
                     .dtype = case_.dtype,
                     .reduction = case_.reduction,
@@ -212,7 +210,8 @@ Transfer TransferBuffers::MakeTransfer(uint64_t sequence, uint64_t key) {
                     .recv = received().data() + received_at_,
                     .count = case_.count,
                     .key = key,
-                    .sequence = sequence};
+                    .sequence = sequence,
+                    .timeout_ms = timeout_ms};
   if (case_.kind == TransferKind::kBarrier) transfer.send = transfer.recv = nullptr;
   return transfer;
 }
@@ -385,9 +384,7 @@ int RankProcess::Run() const {
     Work* works[4] = {};
     Status status;
     for (size_t i = 0; i < 4 && status.ok(); ++i) {
-      Transfer transfer = buffers[i].MakeTransfer(sequence++);
-      transfer.timeout_ms = timeout_ms;
-      status = communicator.Submit(transfer, &works[i]);
+      status = communicator.Submit(buffers[i].MakeTransfer(sequence++, 0, timeout_ms), &works[i]);
     }
     if (signal != 0 && step == 5) raise(signal);
     for (Work* work : works) {  // all: until a work is terminal its buffers are in use

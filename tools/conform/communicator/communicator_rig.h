@@ -90,6 +90,8 @@ class World {
   bool moves_data() const { return size() == 1 || traits().no_op == 0; }
 
  private:
+  World(const PluginUnderTest& plugin, int world_size, const OptionValues::Overrides& options,
+        int64_t rendezvous_timeout_ms);
   World(const PluginUnderTest& plugin, int world_size, int64_t rendezvous_timeout_ms);
   std::vector<Status> CreateRanks(const PluginUnderTest& plugin, int present,
                                   const OptionsOfRank& options);
@@ -123,7 +125,8 @@ class TransferBuffers {
 
   // Fills the input, and the output with something else, as they are at first.
   void Fill();
-  Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0);
+  Transfer MakeTransfer(uint64_t sequence, uint64_t key = 0,
+                        int64_t timeout_ms = Transfer().timeout_ms);
   const TransferCase& transfer_case() const { return case_; }
   // Reports the first wrong element.
   ::testing::AssertionResult Check() const;

@@ -386,9 +386,7 @@ TEST_F(CommunicatorRanks, ATransferBehindOthersThatMoveIsNotLate) {
     for (uint64_t i = 0; i < kCount; ++i) {
       if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(125));
       buffers.emplace_back(TransferCase{.count = 10}, rank, world.size());
-      Transfer transfer = buffers.back().MakeTransfer(i);
-      transfer.timeout_ms = 1000;
-      works.push_back(MustSubmit(world.rank(rank), transfer));
+      works.push_back(MustSubmit(world.rank(rank), buffers.back().MakeTransfer(i, 0, 1000)));
     }
     for (Work* work : works) ExpectDone(work);
   });

@@ -39,8 +39,7 @@ class CommunicatorKeys : public CommunicatorOrder {
     std::atomic<int> refused = 0;
     RunRanks(world.size(), [&](int rank) {
       TransferBuffers buffers({.count = 1}, rank, world.size());
-      Transfer transfer = buffers.MakeTransfer(0, rank == world.size() - 1 ? 8 : 7);
-      transfer.timeout_ms = 3000;
+      const Transfer transfer = buffers.MakeTransfer(0, rank == world.size() - 1 ? 8 : 7, 3000);
       refused += SubmitAndWait(world.rank(rank), transfer).ok() ? 0 : 1;
     });
     if (refused == 0) GTEST_SKIP() << "no rank sees keys of others";
@@ -109,9 +108,7 @@ TEST(CommunicatorFailure, AnAbortElsewhereEndsEveryRank) {
       submitted.Wait(0);
       return world.rank(0).Abort(kReason);
     }
-    Transfer transfer = buffers.MakeTransfer(0);
-    transfer.timeout_ms = 10000;
-    Work* const work = MustSubmit(world.rank(rank), transfer);
+    Work* const work = MustSubmit(world.rank(rank), buffers.MakeTransfer(0, 0, 10000));
     submitted.Wait(rank);
     ExpectError(work->WaitHost(20000), StatusCode::kPeerLost, 0);
     work->Release();
@@ -126,8 +123,7 @@ void WithoutTheLastRank(int size, const std::function<void(Communicator&, const 
   const auto start = Clock::now();
   RunRanks(size - 1, [&](int rank) {
     TransferBuffers buffers({.count = 1000}, rank, size);
-    Transfer transfer = buffers.MakeTransfer(0);
-    transfer.timeout_ms = kTimeoutMs;
+    const Transfer transfer = buffers.MakeTransfer(0, 0, kTimeoutMs);
     expect(world.rank(rank), SubmitAndWait(world.rank(rank), transfer));
     EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(kTimeoutMs));
     EXPECT_LT(Clock::now() - start, kPromptly);
@@ -225,8 +221,7 @@ TEST_F(CommunicatorOrder, TransfersInDifferentOrderAreAnErrorAndNeverAWrongResul
     RunRanks(size, [&, &of_most = most, &of_last = last](int rank) {
       const TransferCase& own = rank == size - 1 ? of_last : of_most;
       TransferBuffers buffers(own, rank, size);
-      Transfer transfer = buffers.MakeTransfer(0);
-      transfer.timeout_ms = 1000;
+      const Transfer transfer = buffers.MakeTransfer(0, 0, 1000);
       EXPECT_FALSE(SubmitAndWait(world.rank(rank), transfer).ok()) << own.Words();
     });
   }
@@ -240,8 +235,7 @@ TEST_F(CommunicatorKeys, DifferentKeysAreRefusedOnEveryRank) {
   for (const int64_t count : {1, 300007}) {
     RunWorlds(2, 3, [&](World& world, int rank) {
       TransferBuffers buffers({.count = count}, rank, world.size());
-      Transfer transfer = buffers.MakeTransfer(0, rank == world.size() - 1 ? 8 : 7);
-      transfer.timeout_ms = 3000;
+      const Transfer transfer = buffers.MakeTransfer(0, rank == world.size() - 1 ? 8 : 7, 3000);
       const Status status = SubmitAndWait(world.rank(rank), transfer);
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument)
           << "rank " << rank << " of " << world.size() << ", " << count
@@ -257,8 +251,7 @@ TEST_F(CommunicatorKeys, TwoTransfersInOppositeOrderAreRefusedOnEveryRank) {
   RunWorlds(2, 3, [](World& world, int rank) {
     TransferBuffers first({.count = 5000}, rank, world.size()),
         second({.count = 5000}, rank, world.size());
-    Transfer transfers[] = {first.MakeTransfer(0, 1), second.MakeTransfer(1, 2)};
-    transfers[0].timeout_ms = transfers[1].timeout_ms = 3000;
+    Transfer transfers[] = {first.MakeTransfer(0, 1, 3000), second.MakeTransfer(1, 2, 3000)};
     if (rank == world.size() - 1) std::swap(transfers[0].key, transfers[1].key);
     Work* works[2] = {};
     for (int i = 0; i < 2; ++i) {

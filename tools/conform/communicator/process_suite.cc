@@ -19,20 +19,18 @@ constexpr char kHeader[] = "engine/communicator.h";
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "engine_conform_XXXXXX").native();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-    EXPECT_FALSE(path_.empty()) << "no temporary folder: " << name;
+    EXPECT_NE(mkdtemp(path_.data()), nullptr) << "no temporary folder: " << path_;
   }
   ~TemporaryFolder() {
     std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    std::filesystem::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::string& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
+  std::string path_ = (std::filesystem::temp_directory_path() / "engine_conform_XXXXXX").native();
 };
 
 // Rank `victim` of `size` sends itself `signal` with transfers under way; the others have to name

@@ -4,8 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

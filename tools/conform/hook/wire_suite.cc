@@ -21,11 +21,7 @@ constexpr char kHeader[] = "engine/ext/wire_format.h";
 constexpr int64_t kCounts[] = {1, 2, 15, 16, 31, 100, 1003, 5000};
 
 std::vector<float> RandomValues(uint32_t seed, int64_t count) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& x : values) x = normal(random);
-  return values;
+  return RandomFloats(static_cast<size_t>(count), seed);
 }
 
 class Wire : public testing::Test {

@@ -1,24 +1,13 @@
 // An optimizer with one parameter and its states.
 #pragma once
 
-#include <cmath>
-#include <memory>
-#include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "tools/conform/contract.h"
 #include "tools/conform/plugin_under_test.h"
 
 namespace engine::conform {
-
-inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 struct UpdateFactors {
   float gradient_scale = 1;

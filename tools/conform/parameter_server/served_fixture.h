@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <ostream>
-#include <string>
 
 #include "engine/ext/parameter_server.h"
 

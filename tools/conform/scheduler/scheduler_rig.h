@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tools/conform/plugin_under_test.h"
 #include "tools/conform/scheduler/executor_model.h"
