@@ -72,10 +72,16 @@ function(engine_slow_tests name filter)
   set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT 120)
 endfunction()
 
-# engine_add_conform(<test> <plugin> [<argument of engine conform>...]): a plugin of this repository is judged.
+# engine_add_conform(<test> <plugin> [LEVEL must|should] [<argument of engine conform>...]): a plugin of this repository
+# is judged, by `should` where no level is given.
 function(engine_add_conform name plugin)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" LEVEL "")
+  if(NOT arg_LEVEL)
+    set(arg_LEVEL should)
+  endif()
   if(TARGET engine_${plugin} AND TARGET engine_conform)
-    add_test(NAME conform_${name} COMMAND engine_conform $<TARGET_FILE:engine_${plugin}> --level should ${ARGN})
+    add_test(NAME conform_${name} COMMAND engine_conform $<TARGET_FILE:engine_${plugin}> --level ${arg_LEVEL}
+                                          ${arg_UNPARSED_ARGUMENTS})
     set_tests_properties(conform_${name} PROPERTIES LABELS conformance TIMEOUT 120 ENVIRONMENT ${quiet_threads})
   endif()
 endfunction()

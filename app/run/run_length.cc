@@ -1,5 +1,6 @@
 #include "app/run/run_length.h"
 
+#include <cinttypes>
 #include <cmath>
 #include <utility>
 

@@ -1,6 +1,7 @@
 // sgd and adamw against their formulas in double precision.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 

@@ -5,14 +5,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
-#include <mutex>
-#include <thread>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
