@@ -22,6 +22,7 @@
 #include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/predict.h"
+#include "app/run/sample_image.h"
 #include "app/run/trained_model.h"
 #include "app/run/training.h"
 #include "app/weights/export_model.h"
@@ -188,7 +189,8 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
                           run::Evaluate(*model.memory, *model.data, batches,
                                         {.loss = run::LossOf(config.plugins().model),
                                          .max_samples = train.evaluate_samples,
-                                         .by_class = true},
+                                         .by_class = true,
+                                         .mistakes = flags.mistakes},
                                         run::SumByStore(rank.store, rank.info)));
   if (rank.info.rank != 0) return {};
   if (done.report.targets == 0) {
@@ -202,7 +204,17 @@ Status EvaluateRank(const CheckpointFlags& flags, const checkpoint::OpenedCheckp
   if (found != named.end()) names = found->second;
   const int64_t step = checkpoint.info.step;
   if (flags.json) {
-    fmt::print("{}\n", ToJson(flags.file, flags, step, done, names).dump());
+    Json all = ToJson(flags.file, flags, step, done, names);
+    for (const run::Mistake& one : done.mistakes) {
+      ENGINE_ASSIGN_OR_RETURN(const std::string image,
+                              run::SampleImage(*model.data, batches.split, one.sample));
+      all["mistakes"].push_back({{"sample", one.sample},
+                                 {"class", one.target},
+                                 {"predicted", one.predicted},
+                                 {"margin", one.margin},
+                                 {"image", image}});
+    }
+    fmt::print("{}\n", all.dump());
   } else {
     fmt::print("step {}  {} {}  ({} targets)\n{}", step,
                flags.split == "train" ? "train" : "held-out", run::Describe(done.report),

@@ -262,7 +262,12 @@ class CommandLine {
     eval->add_option("-n,--ranks", checkpoint_.launch.world_size, "Number of ranks on this machine")
         ->check(CLI::Range(1, 4096));
     command::AddLauncher(eval, &checkpoint_.launch);
-    eval->add_flag("--json", checkpoint_.json, "All figures as one JSON object");
+    CLI::Option* const json =
+        eval->add_flag("--json", checkpoint_.json, "All figures as one JSON object");
+    eval->add_option("--mistakes", checkpoint_.mistakes,
+                     "With so many samples that were taken for another class, for engine report")
+        ->check(CLI::Range(0, 1000))
+        ->needs(json);
     eval->callback([this] { code_ = EvalCommand(checkpoint_, environment_); });
   }
 

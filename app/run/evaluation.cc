@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "app/launch/deadlines.h"
 #include "kit/dataset.h"
@@ -58,11 +59,17 @@ const void* TargetOf(const train::Batch& batch, const DatasetInfo& info, size_t 
   return index == 0 ? batch.target : batch.others[info.inputs.size() - 1 + index - 1];
 }
 
+void KeepWorst(std::vector<Mistake>* mistakes, size_t count) {
+  std::ranges::sort(*mistakes, {},
+                    [](const Mistake& one) { return std::pair(-one.margin, one.sample); });
+  if (mistakes->size() > count) mistakes->resize(count);
+}
+
 class Meter {
  public:
   Meter(exec::ModelMemory& memory, const DatasetInfo& info, int64_t samples,
-        const EvaluationOptions& options)
-      : memory_(memory), info_(info), options_(options) {
+        const train::BatchRequest& batches, const EvaluationOptions& options)
+      : memory_(memory), info_(info), options_(options), rank_(static_cast<size_t>(batches.rank)) {
     const graph::Graph& graph = memory.graph();
     if (!info.targets.empty()) {
       target_ = info.targets[0];
@@ -84,7 +91,9 @@ class Meter {
     classes_ = kind_ == OutputKind::kScores ? width_ : kind_ == OutputKind::kSign ? 2 : 0;
     if (!options.by_class || wide) classes_ = 0;
     confused_ = classes_ <= kMostConfused ? classes_ : 0;
-    sums_.resize(static_cast<size_t>(kSumCount + 3 * classes_ + confused_ * confused_));
+    most_mistakes_ = classes_ > 0 && rows_ == 1 ? options.mistakes : 0;
+    counts_ = static_cast<size_t>(kSumCount + 3 * classes_ + confused_ * confused_);
+    sums_.resize(counts_ + most_mistakes_ * kOfMistake * static_cast<size_t>(batches.world_size));
   }
 
   // The forward pass of `samples` samples of the batch from `begin` on; sample 0 of it has `position`
@@ -114,7 +123,19 @@ class Meter {
     return {};
   }
 
-  std::span<double> sums() { return sums_; }
+  // What is counted, and in a place of each rank its mistakes.
+  std::span<double> Sums() {
+    KeepWorst(&mistakes_, most_mistakes_);
+    double* at = sums_.data() + counts_ + rank_ * most_mistakes_ * kOfMistake;
+    for (const Mistake& one : mistakes_) {
+      at = std::ranges::copy(
+               std::array{static_cast<double>(one.sample), static_cast<double>(one.target),
+                          static_cast<double>(one.predicted), one.margin},
+               at)
+               .out;
+    }
+    return sums_;
+  }
   std::span<float> places() { return places_; }
 
   Evaluation Finish() const {
@@ -128,11 +149,19 @@ class Meter {
     }
     const double* at = sums_.data() + kSumCount;
     for (int64_t i = 0; i < classes_; ++i, at += 3) done.classes.push_back({at[0], at[1], at[2]});
-    done.confusion.assign(at, sums_.data() + sums_.size());
+    done.confusion.assign(at, sums_.data() + counts_);
+    for (size_t i = counts_; i < sums_.size(); i += kOfMistake) {
+      if (sums_[i + 1] == sums_[i + 2]) continue;  // none
+      done.mistakes.push_back({std::llround(sums_[i]), std::llround(sums_[i + 1]),
+                               std::llround(sums_[i + 2]), sums_[i + 3]});
+    }
+    KeepWorst(&done.mistakes, most_mistakes_);
     return done;
   }
 
  private:
+  static constexpr size_t kOfMistake = 4;  // numbers
+
   double Mean(Sum sum, Sum weight) const {
     return sums_[weight] > 0 ? sums_[sum] / sums_[weight] : 0;
   }
@@ -162,7 +191,7 @@ class Meter {
       sums_[kAbsolute] += weight * std::abs(error);
       sums_[kSquared] += weight * error * error;
     } else if (kind_ == OutputKind::kSign) {
-      AddClass(value > 0.5f, y[0] > 0, weight);
+      AddClass({position, value > 0.5f, y[0] > 0, std::abs(y[0])}, weight);
       AddScore(position, y[0], value, weight);
     } else {
       // As in PyTorch NaN is the largest.
@@ -172,7 +201,8 @@ class Meter {
         above += less(y[number], y[c]) || (c < number && !less(y[c], y[number])) ? 1 : 0;
       }
       sums_[kTop5] += above < kTop ? weight : 0;
-      AddClass(number, above == 0 ? number : std::max_element(y, y + width_, less) - y, weight);
+      const int64_t predicted = above == 0 ? number : std::max_element(y, y + width_, less) - y;
+      AddClass({position, number, predicted, double{y[predicted]} - y[number]}, weight);
       if (width_ == 2) AddScore(position, y[1] - y[0], value, weight);
     }
   }
@@ -183,14 +213,19 @@ class Meter {
                       &places_[static_cast<size_t>(position) * 3]);
   }
 
-  void AddClass(int64_t target, int64_t predicted, double weight) {
-    sums_[kCorrect] += target == predicted ? weight : 0;
+  void AddClass(Mistake one, double weight) {
+    const bool correct = one.target == one.predicted;
+    sums_[kCorrect] += correct ? weight : 0;
     if (classes_ == 0) return;
     double* const counts = sums_.data() + kSumCount;
-    counts[3 * target] += weight;
-    counts[3 * predicted + 1] += weight;
-    counts[3 * target + 2] += target == predicted ? weight : 0;
-    if (confused_ > 0) counts[3 * classes_ + target * confused_ + predicted] += weight;
+    counts[3 * one.target] += weight;
+    counts[3 * one.predicted + 1] += weight;
+    counts[3 * one.target + 2] += correct ? weight : 0;
+    if (confused_ > 0) counts[3 * classes_ + one.target * confused_ + one.predicted] += weight;
+    if (correct || most_mistakes_ == 0) return;
+    if (std::isnan(one.margin)) one.margin = HUGE_VAL;
+    mistakes_.push_back(one);
+    if (mistakes_.size() >= 2 * most_mistakes_) KeepWorst(&mistakes_, most_mistakes_);
   }
 
   exec::ModelMemory& memory_;
@@ -202,8 +237,11 @@ class Meter {
   int64_t rows_ = 1, width_ = 1, classes_ = 0, confused_ = 0;
   std::vector<std::string> metrics_;
   std::vector<float> outputs_;  // of one forward pass; empty: they are not read
-  std::vector<double> sums_;    // Sum, ClassCounts, confusion
-  std::vector<float> places_;   // for the area: of each sample score, class, weight
+  size_t rank_ = 0, most_mistakes_ = 0;
+  std::vector<Mistake> mistakes_;  // of this rank
+  size_t counts_ = 0;              // of sums_ without mistakes
+  std::vector<double> sums_;       // Sum, ClassCounts, confusion, mistakes of each rank
+  std::vector<float> places_;      // for the area: of each sample score, class, weight
 };
 
 // Three floats that add up to `value` exactly.
@@ -315,7 +353,7 @@ Result<Evaluation> Evaluate(exec::ModelMemory& memory, train::BatchSource& data,
   if (options.max_samples > 0) samples = std::min(samples, options.max_samples);
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> stream, data.Batches(batches));
   const int64_t at_once = memory.graph().max_samples;
-  Meter meter(memory, info, samples, options);
+  Meter meter(memory, info, samples, batches, options);
   for (int64_t first = 0; first < samples; first += batches.global_batch) {
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, stream->Next());
     const int64_t position = first + batch->first_sample;
@@ -325,7 +363,8 @@ Result<Evaluation> Evaluate(exec::ModelMemory& memory, train::BatchSource& data,
           meter.Add(*batch, part, std::min(count - part, at_once), position + part));
     }
   }
-  if (batches.world_size > 1) ENGINE_RETURN_IF_ERROR(sum(meter.sums(), meter.places()));
+  const std::span<double> sums = meter.Sums();
+  if (batches.world_size > 1) ENGINE_RETURN_IF_ERROR(sum(sums, meter.places()));
   Evaluation done = meter.Finish();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   done.report.seconds = took.count();

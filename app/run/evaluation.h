@@ -47,6 +47,7 @@ struct EvaluationOptions {
   LossChoice loss;
   int64_t max_samples = 0;  // the first so many of the split; 0: all
   bool by_class = false;    // also Evaluation::classes and ::confusion
+  size_t mistakes = 0;      // with by_class, also so many Evaluation::mistakes
 };
 
 // Of one class; with weights of samples their sums.
@@ -55,6 +56,13 @@ struct ClassCounts {
 
   double Precision() const { return predicted > 0 ? correct / predicted : 0; }
   double Recall() const { return targets > 0 ? correct / targets : 0; }
+};
+
+// A sample of one target that is taken for another class.
+struct Mistake {
+  int64_t sample = 0;  // its place in the split
+  int64_t target = 0, predicted = 0;
+  double margin = 0;  // the score of `predicted` above that of `target`
 };
 
 // The figures of EvaluationReport::metrics, of the first target and the model's first output, each
@@ -70,6 +78,7 @@ struct Evaluation {
   std::vector<ClassCounts> classes;  // at most kMostScores
   std::vector<double>
       confusion;  // [target * classes + predicted]; of at most kMostConfused classes
+  std::vector<Mistake> mistakes;  // those of the largest margin, which is the first
 };
 constexpr int64_t kMostConfused = 256;
 // Scores are only read of so many classes: an output for a vocabulary is larger than the parameters.

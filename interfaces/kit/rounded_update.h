@@ -10,7 +10,7 @@
 
 namespace engine::kit {
 
-ENGINE_TARGET_CLONES static void Round(const float* __restrict value, uint16_t* __restrict rounded,
+ENGINE_TARGET_CLONES inline void Round(const float* __restrict value, uint16_t* __restrict rounded,
                                        int64_t count) noexcept {
   for (int64_t i = 0; i < count; ++i) rounded[i] = ToBFloat16(value[i]);
 }

@@ -60,7 +60,8 @@ void Range::Add(double value) {
 
 Range Range::Padded() const {
   if (!(high >= low)) return {0, 1};
-  const double air = std::max((high - low) * 0.06, std::max(std::fabs(high) * 1e-4, 1e-12));
+  const double least = high == 0 && low == 0 ? 1 : 1e-12;
+  const double air = std::max({(high - low) * 0.06, std::fabs(high) * 1e-4, least});
   return {low - air, high + air};
 }
 

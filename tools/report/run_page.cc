@@ -194,6 +194,21 @@ std::string Mistakes(const Json& classes, const Json& confusion) {
   return Table("Mistakes", rows);
 }
 
+// Samples that were taken for another class, the surest first.
+std::string Samples(const Json& classes, const Json& mistakes) {
+  if (mistakes.empty()) return "";
+  std::string html = "<section>\n<h2>Samples of mistakes</h2>\n<div class=\"mistakes\">\n";
+  for (const Json& one : mistakes) {
+    const std::string image = one.at("image");
+    html += "<figure>";
+    if (!image.empty()) html += fmt::format("<img alt=\"\" src=\"{}\">", Escape(image));
+    html += fmt::format("<figcaption>{} taken for {}<br>sample {}</figcaption></figure>\n",
+                        Escape(NameOf(classes, one.at("class"))),
+                        Escape(NameOf(classes, one.at("predicted"))), one.at("sample").dump());
+  }
+  return html + "</div>\n</section>\n";
+}
+
 std::string Curves(const RunLog& log) {
   std::string html =
       Compared("Loss", log, "loss") + Compared("Accuracy in %", log, "accuracy", 100);
@@ -224,7 +239,8 @@ Result<std::string> RunPage(const RunLog& log, const std::string& title,
                      "</div>\n<div class=\"loose\">\n" + Figures(log) + Checkpoints(log);
   try {
     const Json classes = found.value("classes", Json::array());
-    html += Classes(classes) + Mistakes(classes, found.value("confusion", Json::array()));
+    html += Classes(classes) + Mistakes(classes, found.value("confusion", Json::array())) +
+            Samples(classes, found.value("mistakes", Json::array()));
   } catch (const Json::exception& error) {
     return Status::Error(StatusCode::kBadData, "the evaluation is damaged: %s", error.what());
   }

@@ -111,11 +111,12 @@ TEST_F(Commands, ProgressIsPlainOrNoneAsAsked) {
 
 TEST_F(Commands, AReportIsDrawnFromTheMetricsOfARun) {
   Output(RunConfig("-q --set output.metrics=run.jsonl --set output.checkpoint=m.st"));
-  folder_.Write("eval.json", Output(Run("eval m.st --json")));
+  folder_.Write("eval.json", Output(Run("eval m.st --json --mistakes 2")));
   EXPECT_EQ(Output(Run("report run.jsonl --eval eval.json --out page")),
             "report: page/report.html\n");
   EXPECT_THAT(Read("page/report.html"),
-              AllOf(HasSubstr("<figcaption>Loss"), HasSubstr("<h2>Mistakes</h2>")));
+              AllOf(HasSubstr("<figcaption>Loss"), HasSubstr("<h2>Mistakes</h2>"),
+                    HasSubstr("<h2>Samples of mistakes</h2>")));
   ExpectRefused(
       {{"report none.jsonl --out page", 66, HasSubstr("none.jsonl")},
        {"report run.pbtxt --out page", 65, HasSubstr("run.pbtxt, line 1: no metric of a run")}});

@@ -35,11 +35,16 @@ class Predict : public CliTest {
 };
 
 TEST_F(Predict, RanksEvaluateWhatOneDoes) {
-  const Json one = Evaluate("");
+  const Json one = Evaluate("--mistakes 3");
+  ASSERT_EQ(one["mistakes"].size(), 3u) << one;
+  EXPECT_GT(one["mistakes"][0]["margin"], one["mistakes"][2]["margin"]);
   EXPECT_EQ(one["targets"], 16);
   EXPECT_EQ(one["classes"].size(), 4u);
   for (const std::string ranks : {"2", "5"}) {
-    const Json several = Evaluate("-n " + ranks);
+    const Json several = Evaluate("--mistakes 3 -n " + ranks);
+    for (const char* key : {"sample", "class", "predicted", "image"}) {
+      for (int i : {0, 1, 2}) EXPECT_EQ(several["mistakes"][i][key], one["mistakes"][i][key]);
+    }
     EXPECT_NEAR(several["loss"].get<double>(), one["loss"].get<double>(), 1e-6);
     for (const char* key : {"targets", "accuracy", "classes", "confusion"}) {
       EXPECT_EQ(several[key], one[key]) << key << " of " << ranks << " ranks";
