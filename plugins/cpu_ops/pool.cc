@@ -123,6 +123,17 @@ CPU_OPS_KERNEL void MaxForward(const PoolShape& shape, const T* x, T* y, Tap* ta
   }
 }
 
+// Of channels whose window has chosen `tap`.
+template <typename T>
+CPU_OPS_INLINE void AddChosen(const T* dy, const Tap* chosen, Tap tap, int64_t count,
+                              float* gradient) {
+#pragma omp simd
+  for (int64_t c = 0; c < count; ++c) {
+    const float arriving = dy[c];
+    gradient[c] += chosen[c] == tap ? arriving : 0.0f;
+  }
+}
+
 // Input rows [begin, end), which are counted over all samples.
 template <typename T>
 CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const T* dy, const Tap* taps, T* dx,
@@ -148,14 +159,9 @@ CPU_OPS_KERNEL void MaxBackward(const PoolShape& shape, const T* dy, const Tap* 
           const int64_t column_tap = TapOf(columns, j, column);
           if (column_tap < 0) continue;
           const auto tap = static_cast<Tap>(row_tap * columns.kernel + column_tap);
-          const int64_t window = (sample * shape.output_height + i) * shape.output_width + j;
-          const T* g = dy + window * channels + begin_c;
-          const Tap* chosen = taps + window * channels + begin_c;
-#pragma omp simd
-          for (int64_t c = 0; c < count; ++c) {
-            const float arriving = g[c];
-            gradient[c] += chosen[c] == tap ? arriving : 0.0f;
-          }
+          const int64_t at =
+              ((sample * shape.output_height + i) * shape.output_width + j) * channels + begin_c;
+          AddChosen(dy + at, taps + at, tap, count, gradient);
         }
       }
 #pragma omp simd
