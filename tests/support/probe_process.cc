@@ -67,8 +67,9 @@ int StartProgram(std::vector<std::string> command,
                  int out, int err) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
-  for (const char* name : {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ONEDNN_MAX_CPU_ISA",
-                           "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+  for (const char* name :
+       {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "ONEDNN_MAX_CPU_ISA", "OMP_WAIT_POLICY",
+        "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
     if (const char* value = std::getenv(name)) variables.push_back(std::string(name) + "=" + value);
   }
   std::vector<char*> argv = Pointers(command), envp = Pointers(variables);

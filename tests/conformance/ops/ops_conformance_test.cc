@@ -53,17 +53,36 @@ OpSample InBFloat16(OpSample sample, bool keeps_float32) {
 }
 
 // Each in float32, then in bfloat16, if there is that; in such a run the ops that models begin with
-// take float32 as well.
+// take float32 as well. Ops that are computed in float32 and `rounded` get one of several
+// shapes.
 std::vector<Param> Params() {
   const std::vector<std::string> begin = {"linear", "flatten", "reshape", "to_channels_last",
                                           "accumulate"};
+  const std::set<std::string> rounded = {"subtract",
+                                         "multiply",
+                                         "matmul",
+                                         "group_norm",
+                                         "reduce_mean",
+                                         "reduce_sum",
+                                         "softmax",
+                                         "dropout",
+                                         "log_softmax",
+                                         "rms_norm",
+                                         "resize",
+                                         "conv_transpose2d",
+                                         "mean_squared_error",
+                                         "scaled_dot_product_attention"};
   std::vector<Param> params;
   for (const std::string& path : PluginPaths({"cpu_ops"})) {
+    OpSample last;
     for (const OpSample& sample : FormulaCases()) {
       if (std::ranges::count(Plugin(path).ops(), sample.op) == 0) continue;
+      const bool again = sample.op == last.op && sample.attributes == last.attributes;
+      last = sample;
       params.push_back({path, sample});
       // Of several largest numbers, which bfloat16 has, there is no derivative.
       if (!HasBFloat16(path) || sample.op == "reduce_max") continue;
+      if (again && rounded.contains(sample.op)) continue;
       params.push_back({path, InBFloat16(sample, false), DType::kBFloat16});
       if (std::ranges::count(begin, sample.op) == 0) continue;
       params.push_back({path, InBFloat16(sample, true), DType::kBFloat16});
@@ -93,13 +112,10 @@ class OpConformance : public ::testing::TestWithParam<Param> {
   }
 };
 
+// Then in place, and with fewer samples.
 TEST_P(OpConformance, MatchesTheFormula) {
   Fed fed = Feed();
   ExpectedOf(fed).Check(fed.Run());
-}
-
-TEST_P(OpConformance, MatchesTheFormulaInPlaceWithFewerSamples) {
-  Fed fed = Feed();
   const uint32_t all = fed.op.signature.accumulates;
   for (int64_t samples = fed.sample.samples(); samples > 0; samples /= 3) {
     SCOPED_TRACE(std::to_string(samples) + " samples");

@@ -68,8 +68,8 @@ def library(role):
     return f"{FOLDER}/libengine_wrong_{role}.so"
 
 
-def conform(words, exit_code):
-    done = subprocess.run([ENGINE, "conform", *words.split()], capture_output=True, text=True)
+def conform(words, exit_code, program=(ENGINE + "-conform",)):  # which `engine conform` starts
+    done = subprocess.run([*program, *words.split()], capture_output=True, text=True)
     assert done.returncode == exit_code, f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done
 
@@ -81,7 +81,7 @@ def failed(words):
 
 def at_once(judge, faults):
     """(fault, what judge returns for it); judgements wait more than they compute."""
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
         return list(zip(faults, pool.map(judge, faults)))
 
 
@@ -145,7 +145,7 @@ class Conform(unittest.TestCase):
                                           (FOLDER + "/nothing.so", 79, "nothing.so"),
                                           ("/etc/passwd", 79, "no ELF file"),
                                           (ENGINE, 79, ENGINE)]:
-            done = conform(words, exit_code)
+            done = conform(words, exit_code, (ENGINE, "conform"))
             self.assertEqual((done.stdout, done.stderr.count("\n")), ("", 1))
             self.assertTrue(done.stderr.startswith("engine: ") and message in done.stderr, done.stderr)
         conform("", 2)

@@ -1,6 +1,7 @@
 #include "tools/conform/ops/op_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <ranges>
 #include <span>
@@ -73,7 +74,7 @@ class OpRun::State {
 
   void Backward() {
     if (!result.status.ok()) return;
-    std::ranges::fill(workspace_, options_.poison);
+    Poison(workspace_);
     if (options_.hide_undeclared) HideUndeclared();
     if (!Run(kBackward)) return;
     for (const TensorView& gradient : input_gradients_) {
@@ -142,7 +143,7 @@ class OpRun::State {
   void HideUndeclared() {
     const auto hide = [&](const std::vector<TensorView>& views, uint32_t read) {
       for (size_t i = 0; i < views.size(); ++i) {
-        if ((read >> i & 1) == 0) std::ranges::fill(Find(views[i]).content, options_.poison);
+        if ((read >> i & 1) == 0) Poison(Find(views[i]).content);
       }
     };
     // What Forward has left in a gradient's place is read.
@@ -150,9 +151,14 @@ class OpRun::State {
     hide(outputs_, op_.signature.backward_reads_outputs);
   }
 
+  // Bytes of an enumeration: std::fill writes them one by one.
+  void Poison(std::span<std::byte> content) const {
+    if (!content.empty()) std::memset(content.data(), int(options_.poison), content.size());
+  }
+
   std::span<std::byte> Add(const std::string& name, size_t size_bytes, uint32_t writers) {
     const std::span<std::byte> content = memory_.Add(size_bytes);
-    std::ranges::fill(content, options_.poison);
+    Poison(content);
     blocks_.push_back({name, writers, content});
     return content;
   }

@@ -94,14 +94,15 @@ class Searcher {
   }
 
   SearchResult Run() {
+    std::vector<OptionValues::Overrides> sets = AttributeSets();
     for (size_t inputs : {1, 2, 3, 4, 0}) {
       // One that takes one input may take two: a sum, a concatenation.
       if (!result_.found.empty() && inputs != 2) continue;
-      for (const OptionValues::Overrides& values : AttributeSets()) {
-        const size_t before = result_.found.size();
+      for (const OptionValues::Overrides& values : sets) {
         Search(values, inputs);
-        if (result_.found.size() > before) break;
+        if (!result_.found.empty()) break;
       }
+      if (!result_.found.empty()) sets = {result_.found[0].attributes};
     }
     if (!result_.found.empty()) ChangeAttributes();
     const auto rarest = std::ranges::min_element(
