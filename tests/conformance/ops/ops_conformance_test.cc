@@ -67,7 +67,6 @@ std::vector<Param> Params() {
                                          "softmax",
                                          "dropout",
                                          "log_softmax",
-                                         "rms_norm",
                                          "resize",
                                          "conv_transpose2d",
                                          "mean_squared_error",
