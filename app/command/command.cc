@@ -79,8 +79,9 @@ void AddLauncher(CLI::App* app, launch::LaunchFlags* flags) {
       ->type_name("HOST:PORT");
   app->add_option(
          "--launcher", flags->launcher,
-         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
-      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi, "
+         "kubernetes")
+      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi", "kubernetes"}));
 }
 
 void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure) {

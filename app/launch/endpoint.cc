@@ -27,6 +27,7 @@ using asio::ip::tcp;
 
 constexpr int kBacklog = 128;
 constexpr auto kRetryPause = std::chrono::milliseconds(50);
+constexpr auto kNamePause = std::chrono::milliseconds(500);  // all ranks ask the same name server
 
 using Address = asio::generic::stream_protocol::endpoint;
 
@@ -142,6 +143,14 @@ Result<bool> IsLoopback(const Endpoint& endpoint) {
     std::memcpy(over_tcp.data(), address.data(), address.size());
     return over_tcp.address().is_loopback();
   });
+}
+
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline) {
+  for (;;) {
+    const Status status = Resolve(endpoint).status();
+    if (status.ok() || base::Passed(deadline)) return status;
+    std::this_thread::sleep_for(kNamePause);
+  }
 }
 
 std::string PeerAddress(const kit::UniqueFd& socket) {

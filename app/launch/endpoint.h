@@ -30,6 +30,9 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 // be resolved.
 Result<bool> IsLoopback(const Endpoint& endpoint);
 
+// Waits until the host can be resolved; kRendezvous at the deadline.
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline);
+
 // Who looks for whom, for messages.
 struct EndpointLabels {
   const char* listener = "rank 0";
