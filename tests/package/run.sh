@@ -25,10 +25,13 @@ if [ "${3:-}" != inside ]; then
     command -v "$program" >/dev/null || skip "$program is not installed"
   done
   unshare --mount --pid --fork true || skip "there are no namespaces"
-  trap 'rm -rf "$work"' EXIT
   rm -rf "$work"
   mkdir -p "$work"
-  unshare --mount --pid --fork --kill-child "$0" "$build" "$work" inside
+  unshare --mount --pid --fork --kill-child "$0" "$build" "$work" inside &
+  inside=$!
+  # What was killed may still write for a moment.
+  trap 'kill -KILL $inside 2>/dev/null; rm -rf "$work" 2>/dev/null || { sleep 2 && rm -rf "$work"; }' EXIT
+  wait $inside
   exit
 fi
 
@@ -41,7 +44,7 @@ train=(engine run /usr/share/engine/configs/synthetic.pbtxt --set train.steps=50
 
 quietly cpack --config "$build/CPackConfig.cmake" -B "$work/packages"
 mmdebstrap --variant=minbase --dpkgopt=force-unsafe-io bookworm "$root" ${MIRROR:+"$MIRROR"} >"$work/mmdebstrap.log" 2>&1 ||
-  skip "no Debian to install from: $(tail -n 1 "$work/mmdebstrap.log")"
+  skip "no Debian to install from: $(grep -m 1 -E "^[EW]:" "$work/mmdebstrap.log")"
 cp /etc/resolv.conf "$root/etc/"
 cp "$work"/packages/*.deb "$root/root/"
 mount -t proc proc "$root/proc"
