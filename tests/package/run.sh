@@ -30,7 +30,7 @@ if [ "${3:-}" != inside ]; then
   unshare --mount --pid --fork --kill-child "$0" "$build" "$work" inside &
   inside=$!
   # What was killed may still write for a moment.
-  trap 'kill -KILL $inside 2>/dev/null; rm -rf "$work" 2>/dev/null || { sleep 2 && rm -rf "$work"; }' EXIT
+  trap 'kill -KILL $inside 2>/dev/null || true; rm -rf "$work" 2>/dev/null || { sleep 2 && rm -rf "$work"; }' EXIT
   wait $inside
   exit
 fi
