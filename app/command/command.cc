@@ -77,10 +77,9 @@ void AddLauncher(CLI::App* app, launch::LaunchFlags* flags) {
   app->add_option("--rendezvous", flags->rendezvous,
                   "Where rank 0 can be reached, for ranks on several hosts")
       ->type_name("HOST:PORT");
-  app->add_option(
-         "--launcher", flags->launcher,
-         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi, "
-         "kubernetes")
+  app->add_option("--launcher", flags->launcher,
+                  "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
+                  "slurm, pmi, kubernetes")
       ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi", "kubernetes"}));
 }
 

@@ -145,14 +145,6 @@ Result<bool> IsLoopback(const Endpoint& endpoint) {
   });
 }
 
-Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline) {
-  for (;;) {
-    const Status status = Resolve(endpoint).status();
-    if (status.ok() || base::Passed(deadline)) return status;
-    std::this_thread::sleep_for(kNamePause);
-  }
-}
-
 std::string PeerAddress(const kit::UniqueFd& socket) {
   tcp::endpoint peer;
   socklen_t size = static_cast<socklen_t>(peer.capacity());
@@ -197,6 +189,14 @@ kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener) {
     if (fd && !SameUser(fd.get(), peer.ss_family)) continue;
     if (fd) TuneTcp(fd.get());
     return fd;
+  }
+}
+
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline) {
+  for (;;) {
+    const Status status = Resolve(endpoint).status();
+    if (status.ok() || base::Passed(deadline)) return status;
+    std::this_thread::sleep_for(kNamePause);
   }
 }
 

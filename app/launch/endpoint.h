@@ -30,9 +30,6 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 // be resolved.
 Result<bool> IsLoopback(const Endpoint& endpoint);
 
-// Waits until the host can be resolved; kRendezvous at the deadline.
-Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline);
-
 // Who looks for whom, for messages.
 struct EndpointLabels {
   const char* listener = "rank 0";
@@ -48,6 +45,9 @@ std::string PeerAddress(const kit::UniqueFd& socket);
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.
 kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener);
+
+// Waits until the host can be resolved; kRendezvous at the deadline.
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline);
 
 // Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
 // that is raised.

@@ -144,8 +144,8 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
   if (launcher == Launcher::kSlurm && Find(environment, "SLURM_STEP_ID") == nullptr) {
     return std::optional<LauncherRank>();
   }
-  // WORLD_SIZE, which torchrun sets too, does not come from Kubernetes but from the manifest of the
-  // Job; an index without it is that of a run for itself.
+  // WORLD_SIZE, which torchrun sets too, does not come from Kubernetes but from the manifest of the Job; an
+  // index without it is that of a run for itself.
   const bool kubernetes = Find(environment, "JOB_COMPLETION_INDEX") != nullptr;
   const bool other = launcher == Launcher::kKubernetes ? !has_rank || !has_size
                                                        : !has_rank && (!has_size || kubernetes);

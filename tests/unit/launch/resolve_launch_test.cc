@@ -40,13 +40,6 @@ const Variables kSlurm = {
     {"SLURM_STEP_ID", "0"},
 };
 
-const Variables kKubernetes = {
-    {"JOB_COMPLETION_INDEX", "1"},
-    {"WORLD_SIZE", "4"},
-    {"MASTER_ADDR", "train-0.train"},
-    {"MASTER_PORT", "29500"},
-};
-
 Variables operator+(Variables a, const Variables& b) {
   for (const auto& [name, value] : b) a[name] = value;
   return a;
@@ -131,26 +124,23 @@ TEST(ResolveLaunch, Slurm) {
   EXPECT_EQ(Plan({.world_size = 2}, Without(kSlurm, "SLURM_STEP_ID")).mode, Mode::kSpawn);
 }
 
+TEST(ResolveLaunch, Kubernetes) {
+  const Variables index = {{"JOB_COMPLETION_INDEX", "1"}};
+  const Variables job = index + Variables{{"WORLD_SIZE", "2"}};
+  const Variables place = {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  const LaunchPlan plan = Plan({}, job + place);
+  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 1, 2), IsLocal(0, 1)));
+  EXPECT_EQ(plan.rendezvous, "train-0.train:5000");
+  EXPECT_EQ(plan.source, "Kubernetes");
+  EXPECT_THAT(Refusal({}, job), HasSubstr("MASTER_ADDR"));
+  EXPECT_EQ(Plan({}, index).mode, Mode::kSpawn) << "each pod runs for itself";
+  EXPECT_EQ(Plan({}, kTorchrun + index).source, "torchrun") << "which has started ranks in a pod";
+}
+
 TEST(ResolveLaunch, PmiNeedsAnAddress) {
   Variables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(Refusal({}, pmi), HasSubstr("--rendezvous"));
   EXPECT_EQ(Plan({.rendezvous = "n0:1"}, pmi).source, "PMI");
-}
-
-TEST(ResolveLaunch, Kubernetes) {
-  const LaunchPlan plan = Plan({}, kKubernetes);
-  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 1, 4), IsLocal(0, 1)));
-  EXPECT_EQ(plan.rendezvous, "train-0.train:29500");
-  EXPECT_EQ(plan.source, "Kubernetes");
-  EXPECT_TRUE(plan.name_comes_later) << "of the pod with index 0";
-  EXPECT_EQ(plan.info.one_host, 0u);
-  EXPECT_EQ(Plan({.launcher = "kubernetes"}, kKubernetes + kOpenMpi).info.world_size, 4);
-  // Torch's name of the rank beside it, and torchrun or mpirun in a pod.
-  EXPECT_EQ(Plan({}, kKubernetes + Variables{{"RANK", "1"}}).source, "torchrun");
-  EXPECT_EQ(Plan({}, kKubernetes + kTorchrun).info.rank, 3);
-  EXPECT_EQ(Plan({}, Without(kKubernetes, "WORLD_SIZE") + kOpenMpi).source, "Open MPI");
-  // Each pod of an indexed Job may also run for itself.
-  EXPECT_EQ(Plan({.world_size = 2}, Without(kKubernetes, "WORLD_SIZE")).mode, Mode::kSpawn);
 }
 
 TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
@@ -196,9 +186,6 @@ TEST(ResolveLaunch, IncompleteOrWrongVariables) {
       {{}, {{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set and RANK is not"},
       {{}, Without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR"},
       {{}, kTorchrun + Variables{{"LOCAL_RANK", "2"}}, "LOCAL_WORLD_SIZE"},
-      {{}, Without(kKubernetes, "MASTER_ADDR"), "MASTER_ADDR and MASTER_PORT are not both set"},
-      {{}, kKubernetes + Variables{{"JOB_COMPLETION_INDEX", "4"}}, "JOB_COMPLETION_INDEX=4"},
-      {{}, kTorchrun + Variables{{"MASTER_PORT", "65535"}}, "MASTER_PORT=65535"},
   });
   for (const std::string rank : {"4", "-1", "x", "1x", "99999999999"}) {
     ExpectRefused({{{}, kTorchrun + Variables{{"RANK", rank}}, "RANK=" + rank}});
@@ -252,6 +239,13 @@ TEST(ResolveServe, IsOneServerOfARunElsewhere) {
   EXPECT_EQ(plan.rendezvous, "n0:5000");
   EXPECT_EQ(plan.key_file, "key");
   EXPECT_FALSE(ResolveServe("n0", 0, "").ok());
+}
+
+TEST(ResolveLaunch, PodsGetTheirNamesLater) {
+  Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
+  job = job + Variables{{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  EXPECT_TRUE(Plan({}, job).name_comes_later);
+  EXPECT_FALSE(Plan({}, kTorchrun).name_comes_later);
 }
 
 TEST(ParseTasksPerNode, ExpandsRepetition) {
