@@ -143,6 +143,13 @@ TEST(ResolveLaunch, PmiNeedsAnAddress) {
   EXPECT_EQ(Plan({.rendezvous = "n0:1"}, pmi).source, "PMI");
 }
 
+TEST(ResolveLaunch, PodsGetTheirNamesLater) {
+  Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
+  job = job + Variables{{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  EXPECT_TRUE(Plan({}, job).name_comes_later);
+  EXPECT_FALSE(Plan({}, kTorchrun).name_comes_later);
+}
+
 TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
   EXPECT_EQ(Plan({}, kOpenMpi + kSlurm).source, "Open MPI");
   EXPECT_EQ(Plan({}, kTorchrun + kSlurm).source, "torchrun");
@@ -239,13 +246,6 @@ TEST(ResolveServe, IsOneServerOfARunElsewhere) {
   EXPECT_EQ(plan.rendezvous, "n0:5000");
   EXPECT_EQ(plan.key_file, "key");
   EXPECT_FALSE(ResolveServe("n0", 0, "").ok());
-}
-
-TEST(ResolveLaunch, PodsGetTheirNamesLater) {
-  Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
-  job = job + Variables{{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
-  EXPECT_TRUE(Plan({}, job).name_comes_later);
-  EXPECT_FALSE(Plan({}, kTorchrun).name_comes_later);
 }
 
 TEST(ParseTasksPerNode, ExpandsRepetition) {
