@@ -124,19 +124,6 @@ TEST(ResolveLaunch, Slurm) {
   EXPECT_EQ(Plan({.world_size = 2}, Without(kSlurm, "SLURM_STEP_ID")).mode, Mode::kSpawn);
 }
 
-TEST(ResolveLaunch, Kubernetes) {
-  const Variables index = {{"JOB_COMPLETION_INDEX", "1"}};
-  const Variables job = index + Variables{{"WORLD_SIZE", "2"}};
-  const Variables place = {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
-  const LaunchPlan plan = Plan({}, job + place);
-  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 1, 2), IsLocal(0, 1)));
-  EXPECT_EQ(plan.rendezvous, "train-0.train:5000");
-  EXPECT_EQ(plan.source, "Kubernetes");
-  EXPECT_THAT(Refusal({}, job), HasSubstr("MASTER_ADDR"));
-  EXPECT_EQ(Plan({}, index).mode, Mode::kSpawn) << "each pod runs for itself";
-  EXPECT_EQ(Plan({}, kTorchrun + index).source, "torchrun") << "which has started ranks in a pod";
-}
-
 TEST(ResolveLaunch, PmiNeedsAnAddress) {
   Variables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(Refusal({}, pmi), HasSubstr("--rendezvous"));
@@ -144,10 +131,17 @@ TEST(ResolveLaunch, PmiNeedsAnAddress) {
 }
 
 TEST(ResolveLaunch, PodsGetTheirNamesLater) {
-  Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
-  job = job + Variables{{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
-  EXPECT_TRUE(Plan({}, job).name_comes_later);
+  const Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
+  const Variables place = {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  const LaunchPlan plan = Plan({}, job + place);
+  EXPECT_THAT(plan, Is(Mode::kJoin, 1, 2));
+  EXPECT_TRUE(plan.name_comes_later);
   EXPECT_FALSE(Plan({}, kTorchrun).name_comes_later);
+  // Torch's name of the rank beside it, and mpirun in a pod.
+  EXPECT_EQ(Plan({}, job + place + Variables{{"RANK", "1"}}).source, "torchrun");
+  EXPECT_EQ(Plan({}, kOpenMpi + Variables{{"JOB_COMPLETION_INDEX", "3"}}).source, "Open MPI");
+  EXPECT_THAT(Refusal({}, job + place + Variables{{"JOB_COMPLETION_INDEX", "2"}}),
+              HasSubstr("JOB_COMPLETION_INDEX=2"));
 }
 
 TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
