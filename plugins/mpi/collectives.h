@@ -1,17 +1,22 @@
 // Transfers as non-blocking collectives of MPI, in chunks.
 //
-//   transfer := opening chunk*
-//   opening  := all-gather of (TransferId [all data of a small all-reduce or all-gather])
-//   chunk    := all-reduce:     all-to-all of slices, sum of this rank's slice, all-gather of sums
-//               reduce-scatter: all-to-all of slices, sum of this rank's slice
-//               all-gather, broadcast: the same of MPI
+//   all-reduce      := chunk of { all-to-all of messages, sum of slices, all-gather of sums } *
+//                    | all-gather of a message, sum                                   if it is small
+//   reduce-scatter  := chunk of { all-to-all of messages, sum of slices } *
+//   all-gather      := chunk of { all-gather of a message } *
+//   broadcast       := all-gather of TransferId, chunk of { broadcast } *
+//   barrier         := all-gather of TransferId
+//   message         := TransferId data
 //
-// The ranks add up in rank order (kit/reduce.h), so that sums have the bits of tcp and shm; or MPI
-// does (Settings::mpi_reduces).
+// The ranks add up in rank order (kit/reduce.h), so that sums have the bits of tcp and shm. Or MPI
+// does (Settings::mpi_reduces):
 //
-// MPI matches collectives by their order alone: what the opening shows to be another transfer is
-// refused, whatever has been received with it. A collective cannot be cancelled, so MPI reads and
-// writes memory of this object only, which stays for ever when a transfer was given up.
+//   all-reduce      := all-gather of TransferId, chunk of { all-reduce } *
+//   reduce-scatter  := all-gather of TransferId, chunk of { reduce-scatter } *
+//
+// MPI matches collectives by their order alone: what ids show to be another transfer is refused,
+// whatever has come with it. A collective cannot be cancelled, so MPI reads and writes memory of
+// this object only, which stays for ever when a transfer was given up.
 #pragma once
 
 #include <mpi.h>
@@ -34,8 +39,8 @@
 namespace engine::mpi {
 
 struct Settings {
-  size_t message_bytes = 128 << 10;  // of a chunk that go to one rank, at most
-  bool mpi_reduces = false;          // MPI_Iallreduce and MPI_Ireduce_scatter_block
+  size_t message_bytes = 1 << 20;  // of a chunk that go to one rank, at most
+  bool mpi_reduces = false;        // MPI_Iallreduce and MPI_Ireduce_scatter_block
 };
 
 class Collectives final : public kit::Transport {
@@ -56,34 +61,49 @@ class Collectives final : public kit::Transport {
   void Stop(bool tells) noexcept;
 
  private:
+  // What a transfer is made of.
+  enum class Way { kGather, kExchange, kBroadcast, kMpiReduces };
   // A chunk under way.
   struct Chunk {
     std::vector<std::byte> sent, received;  // a message for each rank
+    std::vector<int> counts, starts;        // bytes of messages
     MPI_Request request = MPI_REQUEST_NULL;
+    Way way = Way::kGather;
     int64_t first = 0, count = 0;  // elements of each part of the buffers
-    size_t message = 0;            // bytes for each rank
+    size_t bytes = 0;              // of these
+    bool cut = false;              // into a slice for each rank; else each has all of it
+    size_t slice = 0;              // bytes of a slice; the last may have less
+    size_t head = 0;               // bytes of the id in front of a slice, or 0
+    size_t stride = 0;             // bytes between messages
+    size_t part = 0;               // bytes between slices in a buffer
+
+    size_t SliceOf(size_t rank) const noexcept;  // bytes
   };
   // What MPI may use.
   struct Memory {
     Chunk chunks[2];
-    std::vector<std::byte> openings;     // of all ranks
+    std::vector<kit::TransferId> ids;    // of all ranks
     std::vector<MPI_Request> farewells;  // to each
   };
 
   Status Move(const Transfer& transfer) noexcept;
-  size_t CarriedBytes(const Transfer& transfer) const noexcept;
-  Status CheckIds(const kit::TransferId& own, size_t block) const noexcept;
-  Status StartChunk(const Transfer& transfer, int64_t number) noexcept;
-  Status FinishChunk(const Transfer& transfer, int64_t number) noexcept;
-  int64_t ElementsPerChunk(const Transfer& transfer) const noexcept;
-  // The reduction of an array of each rank; they are `stride` bytes apart.
-  void Reduce(const Transfer& transfer, const std::byte* from, size_t stride, void* out,
-              size_t count) const noexcept;
+  Way WayOf(const Transfer& transfer) const noexcept;
+  // The chunk that begins at element `first`.
+  void Shape(const Transfer& transfer, Chunk& chunk, int64_t first) const noexcept;
+  Status Start(const Transfer& transfer, Chunk& chunk) noexcept;
+  Status Finish(const Transfer& transfer, Chunk& chunk) noexcept;  // what has come
+  void Pack(const Transfer& transfer, Chunk& chunk) noexcept;
+  void Unpack(const Chunk& chunk, const std::byte* messages, std::byte* to) const noexcept;
+  Status CheckIds(const Transfer& transfer, const void* messages, size_t stride) const noexcept;
+  // The reduction of this rank's `own` slice and those received.
+  void Reduce(const Transfer& transfer, const Chunk& chunk, const std::byte* own, std::byte* out,
+              size_t bytes) const noexcept;
   MPI_Op OperationOf(const Transfer& transfer) const noexcept;
 
-  Status Wait(MPI_Request* request) noexcept;
+  Status Wait(MPI_Request* request, bool all_came) noexcept;
   Status CheckFarewells() noexcept;
   Status StatusOf(int error) const noexcept;
+  int32_t FirstDead() const noexcept;  // where MPI knows; -1: nobody
 
   Library& library_;
   MPI_Comm comm_;
@@ -91,7 +111,7 @@ class Collectives final : public kit::Transport {
   const size_t size_;  // of the world
   const size_t message_bytes_;
   const bool mpi_reduces_;
-  const std::chrono::microseconds spin_;  // before a thread that waits yields
+  const bool has_core_;  // this rank
   kit::Progress& progress_;
   MPI_Op operations_[2][3] = {};  // of MPI, for 16-bit floats
   std::unique_ptr<Memory> memory_;

@@ -129,7 +129,7 @@ constexpr std::array kOptions{
         "reduce", "ranks", "ranks|mpi",
         "who adds up: ranks, in rank order, with the bits of tcp and shm; or MPI, whose "
         "network may, and which rounds 16-bit sums at each step"),
-    kit::IntOption("message_kb", "128", 1, 4096,
+    kit::IntOption("message_kb", "1024", 1, 4096,
                    "KiB that a rank sends to another at once, at most; 4 MiB to all"),
     kit::EnumOption("threads", "any", "any|one",
                     "which call MPI; one: as where a library has no MPI_THREAD_MULTIPLE")};
