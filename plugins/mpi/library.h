@@ -2,9 +2,6 @@
 #pragma once
 
 #include <mpi.h>
-#ifdef OPEN_MPI
-#include <mpi-ext.h>
-#endif
 
 #include <condition_variable>
 #include <mutex>

@@ -1,11 +1,12 @@
 // mpi: collectives of an MPI library, between the processes of its launcher.
 #include "engine/plugin.h"
 
+#include <algorithm>
 #include <array>
-#include <chrono>
-#include <map>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,17 +81,18 @@ Result<std::vector<int>> RanksInMpi(Host& host, const kit::Rendezvous& rendezvou
                           kit::GatherValues(host, all, topic, rendezvous.deadline(), nullptr));
   ENGINE_RETURN_IF_ERROR(kit::CheckComplete(values, all, ranks.rendezvous_timeout_ms));
   std::vector<int> in_mpi;
-  std::map<int, size_t> rank_of;
   for (const auto& value : values) {
-    in_mpi.push_back(std::stoi(*value));
-    const auto [other, is_new] = rank_of.emplace(in_mpi.back(), rank_of.size());
-    if (is_new) continue;
-    return Status::Error(StatusCode::kConfig,
-                         "ranks %zu and %zu are both rank %d of the %d processes of MPI: start the "
-                         "ranks with MPI's launcher, as in 'mpirun -n %d engine run ...', without "
-                         "-n and --threads of engine",
-                         other->second, in_mpi.size() - 1, in_mpi.back(), library.size(),
-                         ranks.world_size);
+    const int rank = std::stoi(*value);
+    const auto other = std::find(in_mpi.begin(), in_mpi.end(), rank);
+    if (other != in_mpi.end()) {
+      return Status::Error(StatusCode::kConfig,
+                           "ranks %zd and %zu are both rank %d of the %d processes of MPI: start "
+                           "the ranks with MPI's launcher, as in 'mpirun -n %d engine run ...', "
+                           "without -n and --threads of engine",
+                           other - in_mpi.begin(), in_mpi.size(), rank, library.size(),
+                           ranks.world_size);
+    }
+    in_mpi.push_back(rank);
   }
   return in_mpi;
 }
@@ -111,12 +113,11 @@ Result<std::unique_ptr<MpiCommunicator>> Make(Host& host, const Options& options
       return Status::Error(StatusCode::kRendezvous, "MPI made no communicator of the ranks");
     }
   }
-  const Settings settings{.message_bytes = static_cast<size_t>(options.Int("message_kb")) << 10,
-                          .mpi_reduces = options.String("reduce") == "mpi"};
+  const auto message_bytes = static_cast<size_t>(options.Int("message_kb")) << 10;
   return std::make_unique<MpiCommunicator>(
       host, rendezvous.prefix(), [&](kit::Progress& progress) -> std::unique_ptr<Collectives> {
         if (library == nullptr) return nullptr;
-        return std::make_unique<Collectives>(*library, group, ranks, settings, progress);
+        return std::make_unique<Collectives>(*library, group, ranks, message_bytes, progress);
       });
 }
 
@@ -125,10 +126,6 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 }
 
 constexpr std::array kOptions{
-    kit::EnumOption(
-        "reduce", "ranks", "ranks|mpi",
-        "who adds up: ranks, in rank order, with the bits of tcp and shm; or MPI, whose "
-        "network may, and which rounds 16-bit sums at each step"),
     kit::IntOption("message_kb", "1024", 1, 4096,
                    "KiB that a rank sends to another at once, at most; 4 MiB to all"),
     kit::EnumOption("threads", "any", "any|one",
