@@ -10,16 +10,17 @@
 namespace engine::mpi {
 namespace {
 
-constexpr int kFarewellTag = 1;
+constexpr int kAbortTag = 1;
 constexpr size_t kId = sizeof(kit::TransferId);
 constexpr size_t kMostStaged = 4 << 20;  // bytes of all messages of a chunk
-// Data of a rank, and of all, in an all-reduce that is an all-gather.
+// Data of a rank, and of all, in an all-reduce that is an all-gather: one step and not two, where
+// bytes cost less than steps. With its id a message fits into what MPI libraries send unasked.
 constexpr size_t kMostGathered = 2016, kMostGatheredInAll = 64 << 10;
 constexpr int kLooks = 16;  // at a request, before anything else is looked at
 // A thread spins, then yields, then sleeps. Ranks that have all come to a transfer are at work; until
 // then they may compute.
 constexpr std::chrono::microseconds kSpinTime(50), kYieldTime(1000), kSleep(50);
-constexpr std::chrono::milliseconds kFarewellTime(200);
+constexpr std::chrono::milliseconds kAbortTime(200);
 
 void Copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -40,7 +41,7 @@ Collectives::Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks,
       has_core_(static_cast<int>(std::thread::hardware_concurrency()) >= ranks.local_world_size),
       progress_(progress),
       memory_(std::make_unique<Memory>()) {
-  memory_->farewells.resize(size_, MPI_REQUEST_NULL);
+  memory_->aborts.resize(size_, MPI_REQUEST_NULL);
   for (Chunk& chunk : memory_->chunks) {
     chunk.sent.resize(size_ * (kId + message_bytes_));
     chunk.received.resize(chunk.sent.size());
@@ -159,6 +160,7 @@ Status Collectives::Finish(const Transfer& transfer, Chunk& chunk) noexcept {
     const size_t own = chunk.way == Way::kGather ? 0 : rank_ * chunk.part;
     Reduce(transfer, chunk, from + own, to, chunk.size);
   } else {
+    // The slices sent have arrived, since the all-to-all is done: their place is free for sums.
     std::byte* const sum = sent + rank_ * chunk.stride + kId;
     Reduce(transfer, chunk, from + rank_ * chunk.part, sum, chunk.SliceOf(rank_));
     const int bytes = static_cast<int>(chunk.stride);
@@ -232,10 +234,11 @@ Status Collectives::Wait(MPI_Request* request, bool all_came) noexcept {
       std::this_thread::yield();
       continue;
     }
+    // Only where nothing moves: what a rank has sent before it gave up counts.
     int leaves = 0;
     MPI_Status from{};
     ENGINE_RETURN_IF_ERROR(StatusOf(library_.Call(
-        [&] { return MPI_Iprobe(MPI_ANY_SOURCE, kFarewellTag, comm_, &leaves, &from); })));
+        [&] { return MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, comm_, &leaves, &from); })));
     if (leaves != 0) {
       return Status::Error(StatusCode::kPeerLost, "rank %d gave up", from.MPI_SOURCE)
           .WithRank(from.MPI_SOURCE);
@@ -253,15 +256,15 @@ void Collectives::Stop(bool tells) noexcept {
   library_.Call([&] {
     for (int peer = 0; peer < ranks_.world_size; ++peer) {
       if (peer == ranks_.rank) continue;
-      MPI_Isend(nullptr, 0, MPI_BYTE, peer, kFarewellTag, comm_,
-                &memory_->farewells[static_cast<size_t>(peer)]);
+      MPI_Isend(nullptr, 0, MPI_BYTE, peer, kAbortTag, comm_,
+                &memory_->aborts[static_cast<size_t>(peer)]);
     }
     return MPI_SUCCESS;
   });
-  const kit::Clock::time_point end = kit::Clock::now() + kFarewellTime;
+  const kit::Clock::time_point end = kit::Clock::now() + kAbortTime;
   for (int done = 0; done == 0 && kit::Clock::now() < end;) {
     library_.Call([&] {
-      return MPI_Testall(ranks_.world_size, memory_->farewells.data(), &done, MPI_STATUSES_IGNORE);
+      return MPI_Testall(ranks_.world_size, memory_->aborts.data(), &done, MPI_STATUSES_IGNORE);
     });
   }
 }
@@ -272,7 +275,7 @@ Status Collectives::StatusOf(int error) const noexcept {
   int length = 0, kind = 0;
   MPI_Error_class(error, &kind);
   MPI_Error_string(error, text, &length);
-  if (kind == MPI_ERR_TRUNCATE) {
+  if (kind == MPI_ERR_TRUNCATE) {  // before its id could be read
     return Status::Error(StatusCode::kInvalidArgument,
                          "a rank sent more than this transfer has: all ranks must submit the same "
                          "transfers in the same order (%s)",

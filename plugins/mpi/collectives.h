@@ -49,7 +49,7 @@ class Collectives final : public kit::Transport {
     return running_ ? (ranks_.rank + 1) % ranks_.world_size : -1;
   }
 
-  // Ends Run. `tells`: also that of the other ranks. [any-thread]
+  // Ends Run. `tells`: sends the other ranks a message that ends theirs. [any-thread]
   void Stop(bool tells) noexcept;
 
  private:
@@ -71,7 +71,7 @@ class Collectives final : public kit::Transport {
   // What MPI may use.
   struct Memory {
     Chunk chunks[2];
-    std::vector<MPI_Request> farewells;  // to each rank
+    std::vector<MPI_Request> aborts;  // messages to each rank
   };
 
   Status Move(const Transfer& transfer) noexcept;

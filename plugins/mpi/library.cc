@@ -43,6 +43,7 @@ Library::~Library() {
   thread_.join();
 }
 
+// With one tag: a process makes its communicators one after another.
 MPI_Comm Library::MakeGroup(const std::vector<int>& ranks) {
   MPI_Comm made = MPI_COMM_NULL;
   Call([&] {
@@ -57,6 +58,7 @@ MPI_Comm Library::MakeGroup(const std::vector<int>& ranks) {
   return made;
 }
 
+// What waits for a call holds callers_, so there is one task at most.
 int Library::CallThere(Task task, const void* argument) {
   const std::lock_guard caller(callers_);
   std::unique_lock lock(mutex_);
