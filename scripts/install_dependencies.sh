@@ -8,11 +8,11 @@ set -euo pipefail
 
 packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
           libboost1.81-dev libcli11-dev libdnnl-dev libfmt-dev libgloo-dev libhwloc-dev libjpeg62-turbo-dev libonnx-dev libpng-dev
-          libprotobuf-dev libsentencepiece-dev libsodium-dev libspdlog-dev libxxhash-dev libzmq3-dev nlohmann-json3-dev
-          protobuf-compiler zlib1g-dev)
+          libopenmpi-dev libprotobuf-dev libsentencepiece-dev libsodium-dev libspdlog-dev libxxhash-dev libzmq3-dev nlohmann-json3-dev
+          openmpi-bin protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(abigail-tools chromium clang iproute2 libboost-context1.81-dev libc++-dev libc++abi-dev libclang-rt-14-dev lld
-             libopenmpi-dev mmdebstrap openmpi-bin python3 python3-kubernetes python3-yaml rustc)
+             mmdebstrap python3 python3-kubernetes python3-yaml rustc)
 fi
 if [ "${1:-}" = tests ] || [ "${1:-}" = package ]; then
   packages+=(dpkg-dev file libgmock-dev libgtest-dev)

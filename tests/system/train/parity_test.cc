@@ -1,12 +1,14 @@
 // One run, whatever carries it: the number of ranks, threads or processes, and the scheduler change
 // how fast a model is trained and not what comes out.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "tests/support/probe_process.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
@@ -74,6 +76,30 @@ TEST_F(Parity, GlooTrainsTwoRanksToTheBitsOfTcp) {
     Train(kMlp, {2}, "tcp", {sharded});
     TrainWithProcesses(kMlp, 2, "gloo", {"--plugins", "gloo", "--set", sharded});
     EXPECT_EQ(Tensors("gloo"), Tensors("tcp")) << sharded;
+  }
+}
+#endif
+
+#ifdef ENGINE_TEST_MPIRUN
+// Ranks add up in rank order, whoever starts them. As root Open MPI wants to be asked twice.
+TEST_F(Parity, MpiTrainsThreeProcessesOfMpirunToTheBitsOfTcp) {
+  const Training expected = Train(kMlp, {3}, "tcp");
+  ProbeProcess mpirun({ENGINE_TEST_MPIRUN, "--oversubscribe", "-n", "3", ENGINE_TEST_PROGRAM, "run",
+                       folder_.Write("run.pbtxt", kMlp), "-q", "--plugins", "mpi", "--set",
+                       "output.checkpoint=" + (folder_ / "mpi"), "--set",
+                       "output.metrics=" + (folder_ / "mpi.jsonl")},
+                      {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  ASSERT_EQ(mpirun.Wait(), 0) << mpirun.output();
+  EXPECT_EQ(Tensors("mpi"), Tensors("tcp"));
+  EXPECT_EQ(LossesOf(folder_ / "mpi.jsonl"), expected.losses);
+}
+
+TEST_F(Parity, MpiRefusesRanksThatMpirunHasNotStarted) {
+  const std::string config = folder_.Write("run.pbtxt", kMlp);
+  for (const char* ranks : {"-q", "--threads"}) {
+    const Outcome outcome = Engine({"run", config, "-n", "2", ranks, "--plugins", "mpi"});
+    EXPECT_EQ(outcome.exit_code, 78) << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::HasSubstr("'mpirun -n 2 engine run ...'"));
   }
 }
 #endif
