@@ -57,6 +57,8 @@ def main():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=arguments.bfloat16):
             loss = parallel(inputs, targets)
         loss.backward()
+        if arguments.model == "gpt2_124m":  # as configs/gpt2_124m.pbtxt
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step >= arguments.warmup:
             seconds.append(time.monotonic() - begin)

@@ -39,8 +39,8 @@ for step in sorted(longest)[-int(sys.argv[2]):]:
 PYTHON
 }
 peer() {  # name bucket
-  env OPENBLAS_CORETYPE=SkylakeX ATEN_CPU_CAPABILITY=avx512 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 \
-    MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 GLOO_SOCKET_IFNAME=eth0 \
+  env OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx512 MALLOC_MMAP_MAX_=0 \
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 GLOO_SOCKET_IFNAME=eth0 \
     "$engine" bench hosts --link "$rate" --timeout 120 -- /usr/bin/python3 bench/peers/ddp_step.py --model gpt --steps "$steps" --bucket-mb "$2" |
     /usr/bin/python3 -c 'import json, sys; print(*json.loads(sys.stdin.readlines()[-1])["seconds"], sep="\n")' >>"$out/$1"
 }

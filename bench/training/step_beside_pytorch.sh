@@ -5,8 +5,11 @@
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
 # the slowest rank. PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
-# better of two memory formats. PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best"
-# is of the same precision. The table is kept under bench/results/, by date and processor. Batch norm sees the batch of its rank, as DistributedDataParallel has it.
+# better of two memory formats. Its number of threads does not bind Debian's OpenBLAS, which multiplies on the second core
+# too unless OPENBLAS_NUM_THREADS says otherwise (it did not before 2026-11-24). gpt2_124m clips on both sides.
+# PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best" is of the same precision.
+# The table is kept under bench/results/, by date and processor. Batch norm sees the batch of its rank, as
+# DistributedDataParallel has it.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -53,9 +56,9 @@ PYTHON
 peer() {  # name model ranks [option]
   local rank port=$((20000 + RANDOM % 10000))
   for ((rank = 0; rank < $3; ++rank)); do
-    env OPENBLAS_CORETYPE=SkylakeX ATEN_CPU_CAPABILITY=avx512 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 \
-      MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 GLOO_SOCKET_IFNAME=lo \
-      RANK=$rank WORLD_SIZE="$3" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+    env OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx512 MALLOC_MMAP_MAX_=0 \
+      GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 \
+      GLOO_SOCKET_IFNAME=lo RANK=$rank WORLD_SIZE="$3" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
       timeout 300 /usr/bin/python3 bench/peers/ddp_step.py --model "$2" --steps "$steps" "${@:4}" >>"$out/$2.$3.$1" &
   done
   wait

@@ -11,7 +11,7 @@
 namespace engine::cpu_ops {
 namespace {
 
-// Between rows of a tensor and the dense copy of a head, rounding or widening.
+// Between rows of a gradient or of y and the dense copy of a head, rounding or widening.
 template <typename From, typename To>
 CPU_OPS_KERNEL void CopyRows(const From* from, int64_t from_stride, To* to, int64_t to_stride,
                              int64_t rows, int64_t width) {
@@ -29,18 +29,20 @@ class AttentionOp final : public CpuOp {
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::InferAttention(Inferring(inputs, signature), heads_));
     const Shape& y = signature->outputs[0].shape;
+    // The kernel reads bfloat16 in pairs.
+    pairs_ = activation() == DType::kBFloat16 && y[2] / heads_ % 2 == 0;
     constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     signature->saved_bytes = y[0] * heads_ * y[1] * kFloat;
     signature->workspace_bytes = threads() * Scratch(y[1], y[2] / heads_) * kFloat;
     return {};
   }
-  bool TakesBFloat16() const noexcept override { return true; }
+  bool TakesBFloat16() const noexcept override { return pairs_; }
 
  private:
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView& y = call.outputs[0];
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
-      const AttentionHead head = Head(call.inputs[0], sample, index, &scratch);
+      const AttentionHead head = Head(call.inputs[0], sample, index);
       const Columns of = {y, sample, index * head.size, head.size};
       const RowTarget target = Open(of, false, &scratch);
       AttentionForward(head, target, LogSums(call, sample, index), scratch);
@@ -53,9 +55,8 @@ class AttentionOp final : public CpuOp {
     if (!WantsGradient(call, 0)) return {};
     const bool sum = Accumulates(call, 0);
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
-      const AttentionHead head = Head(call.inputs[0], sample, index, &scratch);
-      const RowTarget dy =
-          Open({call.output_grads[0], sample, index * head.size, head.size}, true, &scratch);
+      const AttentionHead head = Head(call.inputs[0], sample, index);
+      const RowMatrix dy = Rows({call.output_grads[0], sample, index * head.size, head.size});
       RowTarget targets[3];
       const auto of = [&](int64_t part) -> Columns {
         return {call.input_grads[0], sample, (part * heads_ + index) * head.size, head.size};
@@ -67,8 +68,7 @@ class AttentionOp final : public CpuOp {
                                             .sum_q = sum,
                                             .sum_k = sum,
                                             .sum_v = sum};
-      AttentionBackward(head, {dy.data, dy.row_stride}, LogSums(call, sample, index), gradients,
-                        scratch);
+      AttentionBackward(head, dy, LogSums(call, sample, index), gradients, scratch);
       for (int64_t part = 0; part < 3; ++part) Close(of(part), targets[part]);
     });
     return {};
@@ -84,7 +84,12 @@ class AttentionOp final : public CpuOp {
     int64_t offset() const noexcept { return sample * rows() * stride() + begin; }
   };
 
-  // As floats: where they are, or, of bfloat16, in scratch, with their values when `read`.
+  // To be read: floats, or pairs of bfloat16.
+  RowMatrix Rows(const Columns& of) const noexcept {
+    const int64_t share = pairs_ ? 2 : 1;
+    return {static_cast<const float*>(of.tensor.data) + of.offset() / share, of.stride() / share};
+  }
+  // To be written, as floats: where they are, or, of bfloat16, in scratch, with their values when `read`.
   static RowTarget Open(const Columns& of, bool read, float** scratch) noexcept {
     if (of.tensor.dtype == DType::kFloat32) return {of.tensor.f32() + of.offset(), of.stride()};
     float* const copy = *scratch;
@@ -100,29 +105,27 @@ class AttentionOp final : public CpuOp {
     CopyRows(from.data, from.row_stride, to, of.stride(), of.rows(), of.count);
   }
 
-  // Of one thread: for copies of q, k, v, dy and three gradients, and of the kernel.
+  // Of one thread: for copies of three gradients, and of the kernel.
   int64_t Scratch(int64_t length, int64_t size) const noexcept {
-    const int64_t copies = activation() == DType::kFloat32 ? 0 : 7 * length * size;
+    const int64_t copies = pairs_ ? 3 * length * size : 0;
     return (copies + AttentionScratch(length, size, size) + kLine - 1) / kLine * kLine;
   }
 
-  AttentionHead Head(const TensorView& qkv, int64_t sample, int64_t index,
-                     float** scratch) const noexcept {
+  AttentionHead Head(const TensorView& qkv, int64_t sample, int64_t index) const noexcept {
     const int64_t size = qkv.shape[2] / 3 / heads_;
-    const auto open = [&](int64_t part) -> RowMatrix {
-      const RowTarget rows =
-          Open({qkv, sample, (part * heads_ + index) * size, size}, true, scratch);
-      return {rows.data, rows.row_stride};
+    const auto rows = [&](int64_t part) {
+      return Rows({qkv, sample, (part * heads_ + index) * size, size});
     };
-    return {.q = open(0),
-            .k = open(1),
-            .v = open(2),
+    return {.q = rows(0),
+            .k = rows(1),
+            .v = rows(2),
             .queries = qkv.shape[1],
             .keys = qkv.shape[1],
             .size = size,
             .value_size = size,
             .scale = 1.0f / std::sqrt(static_cast<float>(size)),
-            .causal = causal_};
+            .causal = causal_,
+            .pairs = pairs_};
   }
 
   float* LogSums(const OpCall& call, int64_t sample, int64_t index) const noexcept {
@@ -150,6 +153,7 @@ class AttentionOp final : public CpuOp {
 
   const int64_t heads_;
   const bool causal_;
+  bool pairs_ = false;
 };
 
 }  // namespace

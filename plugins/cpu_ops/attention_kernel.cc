@@ -1,6 +1,7 @@
 #include "attention_kernel.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -135,8 +136,52 @@ StridedMatrix Strided(RowMatrix matrix) noexcept {
   return {matrix.data, matrix.row_stride, 1};
 }
 
-// Gradients of k and v from queries [begin, end), whose p and ds are given.
-void KeyGradients(const AttentionHead& head, RowMatrix dy, int64_t begin, int64_t end,
+// SmallGemm, or, with half of k, of pairs.
+void Multiply(const AttentionHead& head, int64_t m, int64_t n, int64_t k, StridedMatrix a,
+              RowMatrix b, RowTarget c, bool sum) noexcept {
+  if (head.pairs) return SmallGemmOfPairs(m, n, (k + 1) / 2, a, b, c, sum);
+  SmallGemm(m, n, k, a, b, c, sum);
+}
+
+CPU_OPS_INLINE uint32_t Bits(float x) noexcept {
+  return kit::ToBFloat16(x);
+}
+CPU_OPS_INLINE uint32_t Bits(const BFloat16& x) noexcept {
+  return x.bits;
+}
+
+// target[i, j] = the pair of source[2i, j] and source[2i + 1, j], or 0 behind the last row.
+template <typename T>
+CPU_OPS_KERNEL void PairRows(const T* source, int64_t stride, int64_t rows, int64_t width,
+                             RowTarget target) {
+  for (int64_t row = 0; row < rows; row += 2, source += 2 * stride) {
+    float* const to = target.data + row / 2 * target.row_stride;
+    const T* const second = row + 1 < rows ? source + stride : source;
+    const uint32_t kept = row + 1 < rows ? 0xffff0000u : 0;
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      to[j] = std::bit_cast<float>(Bits(source[j]) | (Bits(second[j]) << 16 & kept));
+    }
+  }
+}
+
+// As pairs of rows what a product has in the place of b.
+RowMatrix Pairs(RowMatrix source, int64_t rows, int64_t width, float* target) noexcept {
+  PairRows(reinterpret_cast<const BFloat16*>(source.data), 2 * source.row_stride, rows, width,
+           {target, width});
+  return {target, width};
+}
+
+// Rows of floats become pairs of columns, in the memory that they begin in.
+CPU_OPS_KERNEL void PairColumns(float* data, int64_t stride, int64_t rows, int64_t width) {
+  for (int64_t row = 0; row < rows; ++row, data += stride) {
+    auto* const to = reinterpret_cast<BFloat16*>(data);
+    for (int64_t j = 0; j < width; j += kLanes) Store(to + j, Load(data + j));
+  }
+}
+
+// Gradients of k and v from queries [begin, end), whose q, dy, p and ds are given.
+void KeyGradients(const AttentionHead& head, RowMatrix q, RowMatrix dy, int64_t begin, int64_t end,
                   const float* p, const float* ds, const AttentionGradients& gradients) noexcept {
   const int64_t stride = Padded(head.keys);
   const int64_t keys = head.causal ? std::min(end, head.keys) : head.keys;
@@ -144,14 +189,14 @@ void KeyGradients(const AttentionHead& head, RowMatrix dy, int64_t begin, int64_
     const int64_t rows = std::min(kTileRows, keys - key);
     const int64_t first = head.causal ? std::max(begin, key) : begin;  // query that sees the keys
     const bool later = begin > (head.causal ? key : 0);
-    const int64_t offset = (first - begin) * stride + key;
+    const int64_t row = (first - begin) / (head.pairs ? 2 : 1), offset = row * stride + key;
     if (gradients.dv.data != nullptr) {
-      SmallGemm(rows, head.value_size, end - first, {p + offset, 1, stride}, Row(dy, first),
-                Row(gradients.dv, key), gradients.sum_v || later);
+      Multiply(head, rows, head.value_size, end - first, {p + offset, 1, stride}, Row(dy, row),
+               Row(gradients.dv, key), gradients.sum_v || later);
     }
     if (gradients.dk.data != nullptr) {
-      SmallGemm(rows, head.size, end - first, {ds + offset, 1, stride}, Row(head.q, first),
-                Row(gradients.dk, key), gradients.sum_k || later);
+      Multiply(head, rows, head.size, end - first, {ds + offset, 1, stride}, Row(q, row),
+               Row(gradients.dk, key), gradients.sum_k || later);
     }
   }
 }
@@ -164,55 +209,97 @@ void ZeroRows(RowTarget target, int64_t begin, int64_t end, int64_t width, bool 
 
 }  // namespace
 
+// Floats: k and v transposed, p and ds of a block. Pairs take half of that, and k, a block of q and of
+// dy, and p and ds of a tile besides.
 int64_t AttentionScratch(int64_t keys, int64_t size, int64_t value_size) noexcept {
-  return Padded(keys) * (size + value_size + 2 * kQueryBlock);
+  return Padded(keys) * (size + value_size + 2 * kQueryBlock) +
+         kQueryBlock / 2 * (size + value_size);
 }
 
 // Rows of y are divided by their sums last: the probabilities themselves are never needed.
 void AttentionForward(const AttentionHead& head, RowTarget y, float* log_sums,
                       float* scratch) noexcept {
-  const int64_t stride = Padded(head.keys);
+  const int64_t stride = Padded(head.keys), size = head.pairs ? head.size / 2 : head.size;
   float* k_transposed = scratch;
-  float* scores = k_transposed + head.size * stride;
-  Transpose(head.k, head.keys, head.size, k_transposed, stride);
+  float* scores = k_transposed + size * stride;
+  Transpose(head.k, head.keys, size, k_transposed, stride);
+  const RowMatrix v =
+      head.pairs ? Pairs(head.v, head.keys, head.value_size, scores + kTileRows * stride) : head.v;
   for (int64_t query = 0; query < head.queries; query += kTileRows) {
     const ScoreTile tile(head, query, head.queries);
     float inverse_sums[kTileRows];
-    SmallGemm(tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
-              {k_transposed, stride}, {scores, stride}, false);
+    Multiply(head, tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
+             {k_transposed, stride}, {scores, stride}, false);
     ExponentiateRows(tile, scores, inverse_sums, log_sums);
-    SmallGemm(tile.rows, head.value_size, tile.keys(), {scores, stride, 1}, head.v, Row(y, query),
-              false);
+    if (head.pairs) PairColumns(scores, stride, tile.rows, tile.columns);
+    Multiply(head, tile.rows, head.value_size, tile.keys(), {scores, stride, 1}, v, Row(y, query),
+             false);
     ScaleRows(tile.rows, head.value_size, inverse_sums, Row(y, query));
   }
 }
 
-// Scratch: k and v transposed, then p and ds of a block of queries, whose rows are `stride` apart.
+namespace {
+
+// What the queries of a block are multiplied with, and where their p and ds are put, of which rows are
+// `stride` apart.
+struct BackwardMemory {
+  int64_t stride;
+  float *k_transposed, *v_transposed, *p, *ds;
+  RowMatrix k;
+  float *tile_p, *tile_ds, *q, *dy;  // of pairs
+
+  BackwardMemory(const AttentionHead& head, float* scratch) noexcept
+      : stride(Padded(head.keys)), k_transposed(scratch), k(head.k) {
+    const int64_t share = head.pairs ? 2 : 1;
+    v_transposed = k_transposed + head.size / share * stride;
+    p = v_transposed + head.value_size / share * stride;
+    ds = p + kQueryBlock / share * stride;
+    tile_p = ds + kQueryBlock / share * stride;
+    tile_ds = tile_p + kTileRows * stride;
+    q = tile_ds + kTileRows * stride;
+    dy = q + kQueryBlock / 2 * head.size;
+    Transpose(head.k, head.keys, head.size / share, k_transposed, stride);
+    Transpose(head.v, head.keys, head.value_size / share, v_transposed, stride);
+    if (head.pairs) {
+      k = Pairs(head.k, head.keys, head.size, dy + kQueryBlock / 2 * head.value_size);
+    }
+  }
+};
+
+}  // namespace
+
 void AttentionBackward(const AttentionHead& head, RowMatrix dy, const float* log_sums,
                        const AttentionGradients& gradients, float* scratch) noexcept {
-  const int64_t stride = Padded(head.keys);
-  float* k_transposed = scratch;
-  float* v_transposed = k_transposed + head.size * stride;
-  float* p = v_transposed + head.value_size * stride;
-  float* ds = p + kQueryBlock * stride;
-  Transpose(head.k, head.keys, head.size, k_transposed, stride);
-  Transpose(head.v, head.keys, head.value_size, v_transposed, stride);
+  const BackwardMemory memory(head, scratch);
+  const int64_t stride = memory.stride;
   for (int64_t begin = 0; begin < head.queries; begin += kQueryBlock) {
     const int64_t end = std::min(begin + kQueryBlock, head.queries);
     for (int64_t query = begin; query < end; query += kTileRows) {
       const ScoreTile tile(head, query, end);
-      float* tile_p = p + (query - begin) * stride;
-      float* tile_ds = ds + (query - begin) * stride;
-      SmallGemm(tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
-                {k_transposed, stride}, {tile_p, stride}, false);
-      SmallGemm(tile.rows, tile.columns, head.value_size, Strided(Row(dy, query)),
-                {v_transposed, stride}, {tile_ds, stride}, false);
+      const int64_t row = query - begin;
+      float* tile_p = head.pairs ? memory.tile_p : memory.p + row * stride;
+      float* tile_ds = head.pairs ? memory.tile_ds : memory.ds + row * stride;
+      Multiply(head, tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
+               {memory.k_transposed, stride}, {tile_p, stride}, false);
+      Multiply(head, tile.rows, tile.columns, head.value_size, Strided(Row(dy, query)),
+               {memory.v_transposed, stride}, {tile_ds, stride}, false);
       SoftmaxGradientRows(tile, log_sums, tile_p, tile_ds);
+      if (head.pairs) {
+        const int64_t at = row / 2 * stride;
+        PairRows(tile_p, stride, tile.rows, tile.columns, {memory.p + at, stride});
+        PairRows(tile_ds, stride, tile.rows, tile.columns, {memory.ds + at, stride});
+        PairColumns(tile_ds, stride, tile.rows, tile.columns);
+      }
       if (gradients.dq.data == nullptr) continue;
-      SmallGemm(tile.rows, head.size, tile.keys(), {tile_ds, stride, 1}, head.k,
-                Row(gradients.dq, query), gradients.sum_q);
+      Multiply(head, tile.rows, head.size, tile.keys(), {tile_ds, stride, 1}, memory.k,
+               Row(gradients.dq, query), gradients.sum_q);
     }
-    KeyGradients(head, dy, begin, end, p, ds, gradients);
+    RowMatrix q = Row(head.q, begin), block_dy = Row(dy, begin);
+    if (head.pairs) {
+      q = Pairs(q, end - begin, head.size, memory.q);
+      block_dy = Pairs(block_dy, end - begin, head.value_size, memory.dy);
+    }
+    KeyGradients(head, q, block_dy, begin, end, memory.p, memory.ds, gradients);
   }
   const int64_t seen = head.causal ? std::min(head.queries, head.keys) : head.keys;
   ZeroRows(gradients.dk, seen, head.keys, head.size, gradients.sum_k);

@@ -16,6 +16,9 @@ struct AttentionHead {
   const float* mask = nullptr;  // added to scores; or null
   int64_t mask_row = 0;         // its strides, of which that of columns is 0 or 1
   int64_t mask_column = 0;
+  // Of q, k, v and dy: a float is two numbers of bfloat16, also in row strides. Sizes are even then, and
+  // what is multiplied with them is rounded; products need AVX512-BF16.
+  bool pairs = false;
 };
 
 // A gradient whose data is null is not wanted.

@@ -1,5 +1,4 @@
-// Products of large matrices, by oneDNN's sgemm. Its matmul primitives with packed weights are not
-// faster here, as the weights change every step and would be packed again for one use.
+// Products of large matrices, by oneDNN's sgemm.
 #pragma once
 
 #include <cstdint>

@@ -1,23 +1,11 @@
 // linear: y = x W^T + b, or y = x W + b where W is transposed. tied_linear: the same with a second
 // data input as W and no b.
-#include <cstring>
-
 #include "channel_kernels.h"
 #include "cpu_op.h"
-#include "parallel.h"
 #include "products.h"
 
 namespace engine::cpu_ops {
 namespace {
-
-// Every row of y (rows, width) becomes `bias`.
-void FillRows(const float* bias, float* y, int64_t rows, int64_t width) noexcept {
-  ForRows(rows, width, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::memcpy(y + row * width, bias, static_cast<size_t>(width) * sizeof(float));
-    }
-  });
-}
 
 // Inputs are x (..., K), weight (N, K), or (K, N) if `transposed`, and, maybe, bias (N).
 class LinearOp : public CpuOp {
@@ -40,15 +28,11 @@ class LinearOp : public CpuOp {
     const Sizes sizes(call, transposed_);
     if (sizes.rows == 0) return {};
     const TensorView& y = call.outputs[0];
-    // sgemm has no bias: it adds to rows that are the bias. oneDNN's matmul adds it before it rounds.
-    const bool bias = call.inputs.size() > kBias, fills = bias && activation() == DType::kFloat32;
-    if (fills) FillRows(call.inputs[kBias].f32(), y.f32(), sizes.rows, sizes.units);
     Product product = Of({sizes.rows, sizes.units, sizes.width}, false, !transposed_);
-    product.bias = bias && !fills;
-    product.sum = fills;
+    product.bias = call.inputs.size() > kBias;
     product.result = y.dtype;
     return Multiply(product, X(call), call.inputs[kWeight].data,
-                    bias ? call.inputs[kBias].data : nullptr, y.data);
+                    product.bias ? call.inputs[kBias].data : nullptr, y.data);
   }
 
   Status DoBackward(const OpCall& call) noexcept override {

@@ -56,7 +56,9 @@ Products::~Products() = default;
 
 Status Products::Multiply(const char* op, const Product& product, const void* a, const void* b,
                           const void* bias, void* c) noexcept {
-  if (product.factors == DType::kFloat32) {
+  // In float32 matmul takes 0 to 10 % less than sgemm where b is transposed, and 0 to 40 % more where it
+  // is not (gpt and gpt2_124m on Zen 4). Packing b before is faster nowhere, in bfloat16 neither.
+  if (product.factors == DType::kFloat32 && !product.b_transposed && !product.bias) {
     return Gemm(op, product.sizes, {static_cast<const float*>(a), product.a_transposed},
                 {static_cast<const float*>(b), product.b_transposed}, static_cast<float*>(c),
                 product.sum);

@@ -21,9 +21,9 @@ struct Product {
   bool operator==(const Product&) const = default;
 };
 
-// The products of one op. Those of float32, without a bias, are gemm.h's; those of bfloat16 are matmul primitives of
-// oneDNN, made by the first call of a shape. Sums are float32 and rounded once, but for what is added
-// to a c in bfloat16. Called by one thread at a time.
+// The products of one op: gemm.h's, or matmul primitives of oneDNN, made by the first call of a shape.
+// Sums are float32 and rounded once, but for what is added to a c in bfloat16. Called by one thread
+// at a time.
 class Products {
  public:
   Products();

@@ -1,14 +1,36 @@
 #include "small_gemm.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "simd.h"
 
 namespace engine::cpu_ops {
 namespace {
 
+// *sum += factor * row, of floats or of pairs, whose two products are added.
+template <bool kPairs, typename Vector>
+CPU_OPS_INLINE void AddProduct(float factor, Vector row, Vector* sum) noexcept {
+  if constexpr (!kPairs) {
+    *sum += factor * row;
+  } else {
+    using Bits = typename BitsOf<Vector>::Type;
+    const Bits factors = Bits{} + std::bit_cast<uint32_t>(factor), bits = std::bit_cast<Bits>(row);
+#if defined(__x86_64__) && !defined(__clang__)
+    // Not by the intrinsic, which cannot be inlined into what is, before it is inlined, for any x86-64.
+    if constexpr (sizeof(Vector) == 64) {
+      asm("vdpbf16ps %2, %1, %0" : "+v"(*sum) : "v"(bits), "v"(factors));
+      return;
+    }
+#endif
+    constexpr uint32_t kSecond = 0xffff0000u;
+    *sum += std::bit_cast<Vector>(factors << 16) * std::bit_cast<Vector>(bits << 16);
+    *sum += std::bit_cast<Vector>(factors & kSecond) * std::bit_cast<Vector>(bits & kSecond);
+  }
+}
+
 // kRows rows and kColumns vectors of c, kept in registers while k runs.
-template <typename Vector, int kRows, int kColumns>
+template <bool kPairs, typename Vector, int kRows, int kColumns>
 CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, bool sum) noexcept {
   constexpr int64_t kWidth = sizeof(Vector) / sizeof(float);
   Vector accumulators[kRows][kColumns] = {};
@@ -22,7 +44,9 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
     for (int i = 0; i < kRows; ++i) {
       const float factor = a.data[i * a.row_stride + p * a.column_stride];
 #pragma GCC unroll 2
-      for (int j = 0; j < kColumns; ++j) accumulators[i][j] += factor * row[j];
+      for (int j = 0; j < kColumns; ++j) {
+        AddProduct<kPairs>(factor, row[j], &accumulators[i][j]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -37,40 +61,47 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
 }
 
 // All rows of one panel of columns.
-template <typename Vector, int kColumns>
+template <bool kPairs, typename Vector, int kColumns>
 CPU_OPS_INLINE void Panel(int64_t m, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                           bool sum) noexcept {
   int64_t i = 0;
   for (; i + kTileRows <= m; i += kTileRows) {
-    Tile<Vector, kTileRows, kColumns>(k, a, b, c, sum);
+    Tile<kPairs, Vector, kTileRows, kColumns>(k, a, b, c, sum);
     a.data += kTileRows * a.row_stride;
     c.data += kTileRows * c.row_stride;
   }
   for (; i < m; ++i) {
-    Tile<Vector, 1, kColumns>(k, a, b, c, sum);
+    Tile<kPairs, Vector, 1, kColumns>(k, a, b, c, sum);
     a.data += a.row_stride;
     c.data += c.row_stride;
   }
 }
 
 // As many panels of this width as there are columns from `*j` on.
-template <typename Vector, int kColumns>
+template <bool kPairs, typename Vector, int kColumns>
 CPU_OPS_INLINE void Panels(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
                            RowTarget c, bool sum, int64_t* j) noexcept {
   constexpr auto kWidth = static_cast<int64_t>(kColumns * sizeof(Vector) / sizeof(float));
   for (; *j + kWidth <= n; *j += kWidth) {
-    Panel<Vector, kColumns>(m, k, a, {b.data + *j, b.row_stride}, {c.data + *j, c.row_stride}, sum);
+    Panel<kPairs, Vector, kColumns>(m, k, a, {b.data + *j, b.row_stride},
+                                    {c.data + *j, c.row_stride}, sum);
   }
+}
+
+template <bool kPairs>
+CPU_OPS_INLINE void AllPanels(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
+                              RowTarget c, bool sum) noexcept {
+  int64_t j = 0;
+  Panels<kPairs, Float16, 2>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, Float16, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, Float8, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, Float4, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, float, 1>(m, n, k, a, b, c, sum, &j);
 }
 
 CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
                              RowTarget c, bool sum) {
-  int64_t j = 0;
-  Panels<Float16, 2>(m, n, k, a, b, c, sum, &j);
-  Panels<Float16, 1>(m, n, k, a, b, c, sum, &j);
-  Panels<Float8, 1>(m, n, k, a, b, c, sum, &j);
-  Panels<Float4, 1>(m, n, k, a, b, c, sum, &j);
-  Panels<float, 1>(m, n, k, a, b, c, sum, &j);
+  AllPanels<false>(m, n, k, a, b, c, sum);
 }
 
 // Four rows of four columns, through registers: a plain loop over one side would gather.
@@ -97,6 +128,14 @@ CPU_OPS_INLINE void TransposeBlock(RowMatrix source, RowTarget target, bool sum)
 void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                bool sum) noexcept {
   Multiply(m, n, k, a, b, c, sum);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("arch=x86-64-v4,avx512bf16")))
+#endif
+void SmallGemmOfPairs(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
+                      bool sum) noexcept {
+  AllPanels<true>(m, n, k, a, b, c, sum);
 }
 
 void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,

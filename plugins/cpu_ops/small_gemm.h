@@ -32,6 +32,11 @@ struct RowTarget {
 void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                bool sum) noexcept;
 
+// The same where a float of a and of b is two numbers of bfloat16, consecutive in k, which counts the
+// pairs. Needs AVX512-BF16.
+void SmallGemmOfPairs(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
+                      bool sum) noexcept;
+
 // target (columns, rows) = source (rows, columns) transposed, or += when `sum`.
 void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,
                bool sum = false) noexcept;
