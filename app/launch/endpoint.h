@@ -1,6 +1,8 @@
 // Where ranks meet: "HOST:PORT" (TCP) or "unix:NAME" (an abstract Unix socket of this host).
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 #include <string_view>
 
@@ -30,6 +32,10 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 // be resolved.
 Result<bool> IsLoopback(const Endpoint& endpoint);
 
+// Whether the host is a name that stands for this host alone here, though perhaps not elsewhere: by Debian's
+// default /etc/hosts gives a host's own name an address of the loopback interface. kRendezvous.
+Result<bool> IsOwnName(const Endpoint& endpoint);
+
 // Who looks for whom, for messages.
 struct EndpointLabels {
   const char* listener = "rank 0";
@@ -41,6 +47,13 @@ Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& l
 
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
 std::string PeerAddress(const kit::UniqueFd& socket);
+
+// The numeric address of one end of a connection, that of `call` (getpeername, getsockname); empty where both
+// are on this host by loopback or a Unix socket.
+std::string NetworkAddress(const kit::UniqueFd& socket, int (*call)(int, sockaddr*, socklen_t*));
+
+// A port of `host` that was free just now. kRendezvous.
+Result<std::string> FreePort(const std::string& host);
 
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.

@@ -17,7 +17,7 @@ struct LaunchFlags {
   int world_size = 0;      // -n
   bool threads = false;    // --threads
   std::string rendezvous;  // --rendezvous HOST:PORT, for ranks that others started on several hosts
-  // --launcher auto|none|torchrun|openmpi|slurm|pmi; none ignores the environment.
+  // --launcher auto|none|torchrun|openmpi|slurm|pmi|kubernetes; none ignores the environment.
   std::string launcher;
   int servers = 0;        // --servers
   std::string serve_at;   // --serve-at HOST:PORT
@@ -52,7 +52,7 @@ struct LaunchPlan {
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), Slurm and PMI, else one rank.
+// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), Slurm, PMI and Kubernetes, else one rank.
 // kInvalidArgument when two sources disagree or one is incomplete: both are named.
 Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                                  const std::map<std::string, std::string>& environment);
@@ -60,6 +60,10 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
 // Server `index` of the run whose store is at `address`. kInvalidArgument.
 Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file,
                                 bool insecure = false);
+
+// In the body of a member: an address at which other hosts reach its host; empty where all members are on
+// one.
+Result<std::string> AddressOf(base::RankContext& member);
 
 struct LaunchOptions {
   int64_t rendezvous_timeout_ms = kRendezvousTimeoutMs;

@@ -1,5 +1,7 @@
 #include "app/launch/launcher_environment.h"
 
+#include <cstdint>
+#include <cstdlib>
 #include <regex>
 #include <utility>
 
@@ -25,6 +27,7 @@ constexpr Names kNames[] = {
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {Launcher::kSlurm, "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
     {Launcher::kPmi, "PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {Launcher::kKubernetes, "Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "", ""},
 };
 
 std::string Value(const EnvironmentVariables& environment, const std::string& name) {
@@ -93,7 +96,8 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
       break;
     }
     case Launcher::kPmi:
-      break;  // its variables name no job
+    case Launcher::kKubernetes:
+      break;  // their variables name no job
   }
   info.one_host = info.local_world_size == info.world_size ? 1 : 0;
 }
@@ -103,6 +107,29 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
 const std::string* Find(const EnvironmentVariables& environment, const std::string& name) {
   auto found = environment.find(name);
   return found == environment.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+std::string FirstHost(const std::string& list) {
+  static const std::regex kFirst(R"(((?:[\w.-]|\[\d[\d,-]*\])+)(?:,.*)?)"),
+      kNumbers(R"(\[(\d+)[^\]]*\])");
+  std::smatch first;
+  if (!std::regex_match(list, first, kFirst)) return "";
+  return std::regex_replace(first.str(1), kNumbers, "$1");
+}
+
+std::string SlurmAddress(const EnvironmentVariables& environment) {
+  // Below those that the kernel gives to connections (32768 and more).
+  constexpr int64_t kFirstPort = 10000, kPorts = 20000, kPortsPerJob = 16;
+  const std::string* host = Find(environment, "MASTER_ADDR");
+  const std::string* port = Find(environment, "MASTER_PORT");
+  const std::string step = Value(environment, "SLURM_STEP_NODELIST");
+  const std::string first =
+      FirstHost(step.empty() ? Value(environment, "SLURM_JOB_NODELIST") : step);
+  if (host == nullptr && first.empty()) return "";
+  const int64_t job = std::atoll(Value(environment, "SLURM_JOB_ID").c_str()) * kPortsPerJob +
+                      std::atoll(Value(environment, "SLURM_STEP_ID").c_str());
+  return (host != nullptr ? *host : first) + ":" +
+         (port != nullptr ? *port : std::to_string(kFirstPort + job % kPorts));
 }
 
 std::vector<int> ParseTasksPerNode(const std::string& text) {
@@ -142,7 +169,12 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
   if (launcher == Launcher::kSlurm && Find(environment, "SLURM_STEP_ID") == nullptr) {
     return std::optional<LauncherRank>();
   }
-  if (!has_rank && !has_size) return std::optional<LauncherRank>();
+  // WORLD_SIZE, which torchrun sets too, does not come from Kubernetes but from the manifest of the Job; an
+  // index without it is that of a run for itself.
+  const bool kubernetes = Find(environment, "JOB_COMPLETION_INDEX") != nullptr;
+  const bool other = launcher == Launcher::kKubernetes ? !has_rank || !has_size
+                                                       : !has_rank && (!has_size || kubernetes);
+  if (other) return std::optional<LauncherRank>();
   if (!has_rank || !has_size) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "the environment of %s is incomplete: %s is set and %s is not; set both, "
