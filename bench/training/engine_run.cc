@@ -194,9 +194,10 @@ Status EngineRunner::Execute(const std::vector<Command>& commands, RunResult* ru
     ENGINE_ASSIGN_OR_RETURN(before, hosts_->Counters());
   }
   const auto begin = std::chrono::steady_clock::now();
-  ENGINE_ASSIGN_OR_RETURN(
-      const std::vector<ProcessEnd> ends,
-      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms), &signals_));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<ProcessEnd> ends,
+                          RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms),
+                                      rendezvous_ ? nullptr : &signals_, kGrace,
+                                      rendezvous_ ? &program_.rank->stop_requested : nullptr));
   run->wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const size_t failed = FirstFailure(ends);
