@@ -53,8 +53,7 @@ Result<std::vector<Address>> Resolve(const Endpoint& endpoint) {
 }
 
 // Of one end of a socket, which may be a Unix socket; nothing when `call` fails.
-std::optional<tcp::endpoint> EndOf(const kit::UniqueFd& socket,
-                                   int (*call)(int, sockaddr*, socklen_t*)) {
+std::optional<tcp::endpoint> EndOf(const kit::UniqueFd& socket, WhichEnd call) {
   tcp::endpoint end;
   auto size = static_cast<socklen_t>(end.capacity());
   if (call(socket.get(), end.data(), &size) != 0) return {};
@@ -161,26 +160,25 @@ Result<bool> IsOwnName(const Endpoint& endpoint) {
   return IsLoopback(endpoint);
 }
 
-std::string PeerAddress(const kit::UniqueFd& socket) {
-  const auto peer = EndOf(socket, getpeername);
-  if (!peer) return "an unknown address";
-  if (peer->data()->sa_family == AF_UNIX) return "a process of this host";
+std::string EndText(const kit::UniqueFd& socket, WhichEnd which) {
+  const auto end = EndOf(socket, which);
+  if (!end) return "an unknown address";
+  if (end->data()->sa_family == AF_UNIX) return "a process of this host";
   std::ostringstream text;
-  text << *peer;
+  text << *end;
   return text.str();
 }
 
-std::string NetworkAddress(const kit::UniqueFd& socket, int (*call)(int, sockaddr*, socklen_t*)) {
-  const auto end = EndOf(socket, call);
+std::string NetworkAddress(const kit::UniqueFd& socket, WhichEnd which) {
+  const auto end = EndOf(socket, which);
   const bool network = end && end->data()->sa_family != AF_UNIX && !end->address().is_loopback();
   return network ? end->address().to_string() : "";
 }
 
-Result<std::string> FreePort(const std::string& host) {
+Result<std::string> FreeAddress(const std::string& host) {
   ENGINE_ASSIGN_OR_RETURN(const kit::UniqueFd listener,
                           ListenAt({.text = host, .host = host, .port = "0", .unix_name = ""}));
-  const auto end = EndOf(listener, getsockname);
-  return std::to_string(end ? end->port() : 0);
+  return EndText(listener, getsockname);
 }
 
 Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {

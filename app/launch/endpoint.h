@@ -45,15 +45,15 @@ struct EndpointLabels {
 // Binds the address that the host resolves to and no other interface. kRendezvous.
 Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
 
+// An end of a connection: getpeername or getsockname.
+using WhichEnd = int (*)(int, sockaddr*, socklen_t*);
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
-std::string PeerAddress(const kit::UniqueFd& socket);
+std::string EndText(const kit::UniqueFd& socket, WhichEnd end);
+// Its numeric address; empty of loopback and Unix sockets, whose ends are both on this host.
+std::string NetworkAddress(const kit::UniqueFd& socket, WhichEnd end);
 
-// The numeric address of one end of a connection, that of `call` (getpeername, getsockname); empty where both
-// are on this host by loopback or a Unix socket.
-std::string NetworkAddress(const kit::UniqueFd& socket, int (*call)(int, sockaddr*, socklen_t*));
-
-// A port of `host` that was free just now. kRendezvous.
-Result<std::string> FreePort(const std::string& host);
+// An address "10.0.0.7:41234" of `host` that was free just now. kRendezvous.
+Result<std::string> FreeAddress(const std::string& host);
 
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.

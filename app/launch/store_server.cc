@@ -154,7 +154,7 @@ void StoreServer::Accept() {
       }
       return;
     }
-    std::string address = PeerAddress(socket);
+    std::string address = EndText(socket, getpeername);
     Connection& connection = Add(std::move(socket));
     connection.address = std::move(address);
     pending_.push_back(&connection);

@@ -123,8 +123,7 @@ Status EngineRunner::Meet() {
   if (rank.info.rank == 0) {
     ENGINE_ASSIGN_OR_RETURN(std::string host, launch::AddressOf(rank));
     if (host.empty()) host = "127.0.0.1";
-    ENGINE_ASSIGN_OR_RETURN(const std::string port, launch::FreePort(host));
-    place_ = (host.find(':') == host.npos ? host : "[" + host + "]") + ":" + port;
+    ENGINE_ASSIGN_OR_RETURN(place_, launch::FreeAddress(host));
   }
   ENGINE_ASSIGN_OR_RETURN(const std::string told, rendezvous_->Meet("", [&](const auto&) {
     return place_ + " " + std::to_string(spans_per_step_);
