@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests.
-#   scripts/test.sh                 the fast tests: all without the labels slow, emulated and exhaustive
+#   scripts/test.sh                 the fast tests: all without the labels slow, emulated, exhaustive and cluster
 #   scripts/test.sh -L emulated     the CUDA plugins without a GPU, in a minute or two; needs the CUDA toolkit
 #   scripts/test.sh -L package      the Debian packages in a Debian of their own, which apt must reach; as root
 #   scripts/test.sh -L slow         those that take minutes; any other flag of ctest works too
+#   scripts/test.sh -L cluster      real launchers over two hosts in namespaces, as root; Slurm is installed with apt
 #   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: dev, asan, tsan
 # Tests on real data (MNIST images, Shakespeare) read the folder in ENGINE_TEST_DATA and are reported as skipped
 # without it.
@@ -19,7 +20,7 @@ if [ -z "${ENGINE_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
   export ENGINE_TEST_DATA
 fi
 if [ $# -eq 0 ]; then
-  set -- -LE 'slow|emulated|exhaustive'
+  set -- -LE 'slow|emulated|exhaustive|cluster'
 fi
 # More than twice as many as there are processors: many tests wait for deadlines.
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$((2 * $(nproc) + 1))" "$@"

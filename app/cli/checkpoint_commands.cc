@@ -96,7 +96,7 @@ int WithCheckpoint(CheckpointFlags flags, const command::Environment& environmen
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
     if (alone) command::EndAtFirstSignal();
     rank.log = launch::MemberLog(rank.info);
-    const std::string text = "--split " + flags.split + "\n" + config->run().text;
+    const std::string text = "--split " + flags.split + "\n" + config->compared();
     for (const auto& [what, value] :
          {std::pair("checkpoint", checkpoint->digest),
           std::pair("plugins", config->plugins().versions), std::pair("configuration", text)}) {

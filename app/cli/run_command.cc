@@ -214,11 +214,14 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   const launch::LaunchOutcome outcome =
       launch::Launch(*plan, options, [&](base::RankContext& member) -> Status {
         StartLog(member, flags.quiet, flags.verbose);
+        ENGINE_ASSIGN_OR_RETURN(const plugins::HostNetwork network,
+                                command::NetworkOf(environment, member));
+        const config::Config here = config->OnHost(network);
         if (member.info.is_server == 0) {
           ENGINE_RETURN_IF_ERROR(Bind(flags.bind, member, joins));
-          return TrainRank(*config, flags, style, sinks, member);
+          return TrainRank(here, flags, style, sinks, member);
         }
-        return run::ServeParameters(*config, member);
+        return run::ServeParameters(here, member);
       });
   return command::ReportOutcome(outcome, plan->info.world_size + plan->info.servers == 1);
 }
@@ -246,7 +249,9 @@ int ServeCommand(const ServeFlags& flags, const command::Environment& environmen
         StartLog(member, flags.quiet, flags.verbose);
         ENGINE_ASSIGN_OR_RETURN(const config::Config config,
                                 run::ConfigOfRun(member, *folders, wait_ms));
-        return run::ServeParameters(config, member);
+        ENGINE_ASSIGN_OR_RETURN(const plugins::HostNetwork network,
+                                command::NetworkOf(environment, member));
+        return run::ServeParameters(config.OnHost(network), member);
       });
   return command::ReportOutcome(outcome, /*alone=*/true);
 }

@@ -1,6 +1,7 @@
 #include "app/command/command.h"
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -134,6 +135,19 @@ std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape) {
   if (shape.servers > 0) return {{.name = "zmq_ps", .device = ""}};
   return {{.name = "nccl", .device = "cuda"},
           {.name = shape.one_host ? "shm" : "tcp", .device = ""}};
+}
+
+Result<plugins::HostNetwork> NetworkOf(const Environment& environment, base::RankContext& member) {
+  plugins::HostNetwork network;
+  for (const char* name : {"ENGINE_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+    const auto found = environment.variables.find(name);
+    if (found == environment.variables.end() || !network.interface.empty()) continue;
+    // The others may hold lists and prefixes, which are none.
+    const bool own = found->first.starts_with("ENGINE");
+    if (own || if_nametoindex(found->second.c_str()) != 0) network.interface = found->second;
+  }
+  ENGINE_ASSIGN_OR_RETURN(network.address, launch::AddressOf(member));
+  return network;
 }
 
 Result<config::Config> LoadConfig(config::ConfigRequest request, const PluginFlags& flags,

@@ -63,6 +63,10 @@ std::vector<std::string> ShadowNotices(const config::Config& config,
 // What a run of that shape uses if nobody names a communicator.
 std::vector<config::DefaultPlugin> DefaultCommunicators(const RankInfo& shape);
 
+// What `member` tells its communicator of its host: the interface that ENGINE_SOCKET_IFNAME names, or one that
+// those variables name by which Gloo and NCCL are told; and launch::AddressOf. In the body of a member.
+Result<plugins::HostNetwork> NetworkOf(const Environment& environment, base::RankContext& member);
+
 // `request` with the folders of PluginFolders: those of `flags` before its own, the others after them.
 Result<config::Config> LoadConfig(config::ConfigRequest request, const PluginFlags& flags,
                                   const Environment& environment);

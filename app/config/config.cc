@@ -197,8 +197,9 @@ Result<Config> Config::Load(const ConfigRequest& request) {
   config.run_.plugins.model = std::move(model);
   config.run_.plugins.versions = plugins::VersionsOf(config.run_.plugins);
   config.catalog_ = std::make_shared<const plugins::PluginCatalog>(std::move(found.catalog));
-  config.run_.text = PrintDocument(document, *schema, false);
-  config.printed_with_origins_ = PrintDocument(document, *schema, true);
+  config.run_.text = PrintDocument(document, *schema, PrintForm::kText);
+  config.compared_ = PrintDocument(document, *schema, PrintForm::kCompared);
+  config.printed_with_origins_ = PrintDocument(document, *schema, PrintForm::kWithOrigins);
   return config;
 }
 
@@ -206,6 +207,12 @@ Config Config::WithGlobalBatch(int64_t samples) const {
   Config config = *this;
   config.run_.train.global_batch = samples;
   config.run_.train.batch_per_rank.reset();
+  return config;
+}
+
+Config Config::OnHost(const plugins::HostNetwork& network) const {
+  Config config = *this;
+  plugins::UseNetwork(network, &config.run_.plugins.communicator);
   return config;
 }
 

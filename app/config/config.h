@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/plugins/catalog.h"
+#include "app/plugins/roles.h"
 #include "core/train/run_config.h"
 #include "engine/status.h"
 
@@ -86,6 +87,12 @@ class Config {
   // The same with so many samples in a step over all ranks.
   Config WithGlobalBatch(int64_t samples) const;
 
+  // The same in a process of the run, on a host.
+  Config OnHost(const plugins::HostNetwork& network) const;
+
+  // What all ranks must have alike, a line "key: value" each.
+  const std::string& compared() const { return compared_; }
+
   // The whole configuration as a text that Load accepts and that gives the same configuration; with
   // `with_origins` each line ends in a comment that says where its value came from: "default",
   // "FILE:LINE", "--set", "--plugins".
@@ -101,7 +108,7 @@ class Config {
   OutputOptions output_;
   InitOptions init_;
   BestOptions best_;
-  std::string printed_with_origins_;
+  std::string printed_with_origins_, compared_;
 };
 
 }  // namespace engine::config

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "app/plugins/option_value.h"
+
 namespace engine::config {
 namespace {
 
@@ -11,8 +13,8 @@ namespace pb = google::protobuf;
 
 class Printer {
  public:
-  Printer(const Document& document, const Schema& schema, bool origins)
-      : document_(document), schema_(schema), origins_(origins) {
+  Printer(const Document& document, const Schema& schema, PrintForm form)
+      : document_(document), schema_(schema), form_(form) {
     values_.SetUseUtf8StringEscaping(true);
   }
 
@@ -49,12 +51,29 @@ class Printer {
   }
 
   void PrintBlock(const Cursor& owner, const pb::FieldDescriptor* field, int index, int depth) {
-    text_ += std::string(static_cast<size_t>(2 * depth), ' ') + field->name() + " {\n";
+    const std::string indent(static_cast<size_t>(2 * depth), ' ');
+    if (form_ != PrintForm::kCompared) text_ += indent + field->name() + " {\n";
     const plugin::PluginEntry* plugin = schema_.PluginOf(field);
+    const plugin::PluginEntry* const outer = plugin_;
+    if (plugin != nullptr) plugin_ = plugin;
     unused_ += plugin != nullptr && !schema_.IsChosen(*plugin);
     PrintMessage(document_.Child(owner, field, index), depth + 1);
     unused_ -= plugin != nullptr && !schema_.IsChosen(*plugin);
-    text_ += std::string(static_cast<size_t>(2 * depth), ' ') + "}\n";
+    plugin_ = outer;
+    if (form_ != PrintForm::kCompared) text_ += indent + "}\n";
+  }
+
+  // What is compared of a value; empty: nothing. Of a file that rank 0 writes, or whose contents are compared
+  // elsewhere as those of plugins are, whether there is one: all ranks take part in it.
+  std::string Compared(const std::string& path, const pb::FieldDescriptor* field,
+                       const std::string& value) const {
+    if (unused_ > 0 || path == "plugins" || path == "plugin_path" || path == "data.prefetch" ||
+        (plugin_ != nullptr && plugins::DescribesHost(*plugin_, field->name()))) {
+      return "";
+    }
+    const bool output = path.starts_with("output.") && field->type() == field->TYPE_STRING;
+    if (!output && path != "train.init_from") return value;
+    return value == "\"\"" ? "" : "a file";
   }
 
   void PrintValue(const Cursor& owner, const pb::FieldDescriptor* field, int index, int depth) {
@@ -62,9 +81,15 @@ class Printer {
     if (!set && (!field->has_default_value() || unused_ > 0)) return;
     std::string value;
     values_.PrintFieldValueToString(*owner.message, field, index, &value);
+    if (form_ == PrintForm::kCompared) {
+      const std::string path = (owner.path.empty() ? "" : owner.path + ".") + field->name();
+      value = Compared(path, field, value);
+      if (!value.empty()) text_ += path + ": " + value + "\n";
+      return;
+    }
     std::string line =
         std::string(static_cast<size_t>(2 * depth), ' ') + field->name() + ": " + value;
-    if (origins_) {
+    if (form_ == PrintForm::kWithOrigins) {
       constexpr size_t kCommentColumn = 40;
       if (line.size() < kCommentColumn) line.resize(kCommentColumn, ' ');
       // The name of a file may hold anything.
@@ -76,16 +101,17 @@ class Printer {
 
   const Document& document_;
   const Schema& schema_;
-  const bool origins_;
+  const PrintForm form_;
   pb::TextFormat::Printer values_;
+  const plugin::PluginEntry* plugin_ = nullptr;  // to which the current line belongs, if any
   int unused_ = 0;  // blocks around the current line that belong to plugins that are not chosen
   std::string text_;
 };
 
 }  // namespace
 
-std::string PrintDocument(const Document& document, const Schema& schema, bool origins) {
-  return Printer(document, schema, origins).Print();
+std::string PrintDocument(const Document& document, const Schema& schema, PrintForm form) {
+  return Printer(document, schema, form).Print();
 }
 
 }  // namespace engine::config

@@ -13,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -50,6 +51,14 @@ Result<std::vector<Address>> Resolve(const Endpoint& endpoint) {
   std::vector<Address> addresses;
   for (const auto& entry : found) addresses.emplace_back(entry.endpoint());
   return addresses;
+}
+
+// Of one end of a socket, which may be a Unix socket; nothing when `call` fails.
+std::optional<tcp::endpoint> EndOf(const kit::UniqueFd& socket, WhichEnd call) {
+  tcp::endpoint end;
+  auto size = static_cast<socklen_t>(end.capacity());
+  if (call(socket.get(), end.data(), &size) != 0) return {};
+  return end;
 }
 
 // Small messages at once, and a host that vanished is noticed after about 15 s.
@@ -145,14 +154,32 @@ Result<bool> IsLoopback(const Endpoint& endpoint) {
   });
 }
 
-std::string PeerAddress(const kit::UniqueFd& socket) {
-  tcp::endpoint peer;
-  socklen_t size = static_cast<socklen_t>(peer.capacity());
-  if (getpeername(socket.get(), peer.data(), &size) != 0) return "an unknown address";
-  if (peer.data()->sa_family == AF_UNIX) return "a process of this host";
+Result<bool> IsOwnName(const Endpoint& endpoint) {
+  boost::system::error_code no_number;
+  asio::ip::make_address(endpoint.host, no_number);
+  if (!no_number || endpoint.host == "localhost" || !endpoint.unix_name.empty()) return false;
+  return IsLoopback(endpoint);
+}
+
+std::string EndText(const kit::UniqueFd& socket, WhichEnd which) {
+  const auto end = EndOf(socket, which);
+  if (!end) return "an unknown address";
+  if (end->data()->sa_family == AF_UNIX) return "a process of this host";
   std::ostringstream text;
-  text << peer;
+  text << *end;
   return text.str();
+}
+
+std::string NetworkAddress(const kit::UniqueFd& socket, WhichEnd which) {
+  const auto end = EndOf(socket, which);
+  const bool network = end && end->data()->sa_family != AF_UNIX && !end->address().is_loopback();
+  return network ? end->address().to_string() : "";
+}
+
+Result<std::string> FreeAddress(const std::string& host) {
+  ENGINE_ASSIGN_OR_RETURN(const kit::UniqueFd listener,
+                          ListenAt({.text = host, .host = host, .port = "0", .unix_name = ""}));
+  return EndText(listener, getsockname);
 }
 
 Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels) {

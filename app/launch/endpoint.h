@@ -1,6 +1,8 @@
 // Where ranks meet: "HOST:PORT" (TCP) or "unix:NAME" (an abstract Unix socket of this host).
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 #include <string_view>
 
@@ -30,6 +32,10 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 // be resolved.
 Result<bool> IsLoopback(const Endpoint& endpoint);
 
+// Whether the host is a name that stands for this host alone here, though perhaps not elsewhere: by Debian's
+// default /etc/hosts gives a host's own name an address of the loopback interface. kRendezvous.
+Result<bool> IsOwnName(const Endpoint& endpoint);
+
 // Who looks for whom, for messages.
 struct EndpointLabels {
   const char* listener = "rank 0";
@@ -39,8 +45,15 @@ struct EndpointLabels {
 // Binds the address that the host resolves to and no other interface. kRendezvous.
 Result<kit::UniqueFd> ListenAt(const Endpoint& endpoint, const EndpointLabels& labels = {});
 
+// An end of a connection: getpeername or getsockname.
+using WhichEnd = int (*)(int, sockaddr*, socklen_t*);
 // "10.0.0.7:41234", for messages; "a process of this host" of a Unix socket.
-std::string PeerAddress(const kit::UniqueFd& socket);
+std::string EndText(const kit::UniqueFd& socket, WhichEnd end);
+// Its numeric address; empty of loopback and Unix sockets, whose ends are both on this host.
+std::string NetworkAddress(const kit::UniqueFd& socket, WhichEnd end);
+
+// An address "10.0.0.7:41234" of `host` that was free just now. kRendezvous.
+Result<std::string> FreeAddress(const std::string& host);
 
 // The next waiting connection, an invalid descriptor when there is none. A peer of another user
 // on a Unix socket is turned away.

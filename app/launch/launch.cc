@@ -19,7 +19,23 @@ Status CheckAccess(const LaunchPlan& plan, const Endpoint& endpoint) {
                        endpoint.text.c_str());
 }
 
+// Where the ranks are on several hosts and their launcher gave the name of rank 0's, which is no address of a
+// network there, rank 0 listens on all of them.
+Status WidenOwnName(const LaunchPlan& plan, Endpoint* endpoint) {
+  if (plan.mode != LaunchPlan::Mode::kJoin || plan.info.rank != 0 || plan.info.one_host != 0) {
+    return {};
+  }
+  ENGINE_ASSIGN_OR_RETURN(const bool own, IsOwnName(*endpoint));
+  if (own) endpoint->host = "0.0.0.0";
+  return {};
+}
+
 }  // namespace
+
+Result<std::string> AddressOf(base::RankContext& member) {
+  if (member.info.one_host != 0) return std::string();
+  return member.store.Get(kAddressKey, kRendezvousTimeoutMs);
+}
 
 LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
                      const std::function<Status(base::RankContext&)>& body) {
@@ -32,6 +48,8 @@ LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
     if (!named.ok()) return Failed(named);
   }
   if (!place.empty()) {
+    const Status widened = WidenOwnName(plan, &*endpoint);
+    if (!widened.ok()) return Failed(widened);
     const Status access = CheckAccess(plan, *endpoint);
     if (access.code() == StatusCode::kInvalidArgument) return {access, kUnsafeExit};
     if (!access.ok()) return Failed(access);

@@ -63,6 +63,10 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
 Result<LaunchPlan> ResolveServe(const std::string& address, int index, const std::string& key_file,
                                 bool insecure = false);
 
+// In the body of a member: an address at which other hosts reach its host; empty where all members are on
+// one.
+Result<std::string> AddressOf(base::RankContext& member);
+
 struct LaunchOptions {
   int64_t rendezvous_timeout_ms = kRendezvousTimeoutMs;
   // After the first failure the other members get this long to leave by themselves.

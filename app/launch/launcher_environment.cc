@@ -1,5 +1,7 @@
 #include "app/launch/launcher_environment.h"
 
+#include <cstdint>
+#include <cstdlib>
 #include <regex>
 #include <utility>
 
@@ -105,6 +107,29 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
 const std::string* Find(const EnvironmentVariables& environment, const std::string& name) {
   auto found = environment.find(name);
   return found == environment.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+std::string FirstHost(const std::string& list) {
+  static const std::regex kFirst(R"(((?:[\w.-]|\[\d[\d,-]*\])+)(?:,.*)?)"),
+      kNumbers(R"(\[(\d+)[^\]]*\])");
+  std::smatch first;
+  if (!std::regex_match(list, first, kFirst)) return "";
+  return std::regex_replace(first.str(1), kNumbers, "$1");
+}
+
+std::string SlurmAddress(const EnvironmentVariables& environment) {
+  // Below those that the kernel gives to connections (32768 and more).
+  constexpr int64_t kFirstPort = 10000, kPorts = 20000, kPortsPerJob = 16;
+  const std::string* host = Find(environment, "MASTER_ADDR");
+  const std::string* port = Find(environment, "MASTER_PORT");
+  const std::string step = Value(environment, "SLURM_STEP_NODELIST");
+  const std::string first =
+      FirstHost(step.empty() ? Value(environment, "SLURM_JOB_NODELIST") : step);
+  if (host == nullptr && first.empty()) return "";
+  const int64_t job = std::atoll(Value(environment, "SLURM_JOB_ID").c_str()) * kPortsPerJob +
+                      std::atoll(Value(environment, "SLURM_STEP_ID").c_str());
+  return (host != nullptr ? *host : first) + ":" +
+         (port != nullptr ? *port : std::to_string(kFirstPort + job % kPorts));
 }
 
 std::vector<int> ParseTasksPerNode(const std::string& text) {

@@ -41,6 +41,13 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
 Result<std::string> MasterAddress(const LauncherRank& rank,
                                   const EnvironmentVariables& environment);
 
+// Of Slurm's ranks on several hosts, where MASTER_ADDR and MASTER_PORT do not both say so: the first
+// host of the step, and a port that follows from job and step. Empty if Slurm names none.
+std::string SlurmAddress(const EnvironmentVariables& environment);
+
+// "rack[01-03,7]n[2-4],m5" -> "rack01n2": the first of Slurm's hosts. Empty when malformed.
+std::string FirstHost(const std::string& list);
+
 // "2(x3),1" -> 2 2 2 1: Slurm's tasks per node. Empty when malformed.
 std::vector<int> ParseTasksPerNode(const std::string& text);
 

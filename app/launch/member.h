@@ -11,6 +11,9 @@ inline constexpr const char* kRanksLeftKey = "run/ranks_left";
 inline constexpr const char* kLossesAllowedKey = "run/losses_allowed";
 // What rank 0 sets to another value as long as it gets on with what the others wait for.
 inline constexpr const char* kProgressKey = "run/progress";
+// What the store answers of each member for itself: a numeric address of its host at which other hosts reach
+// it, empty where no member is on another one. Nobody sets it.
+inline constexpr const char* kAddressKey = "run/address";
 
 struct RunShape {
   int world_size = 1;

@@ -57,6 +57,8 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
     const std::string name = "engine-" + std::to_string(getuid()) + "-" + rank.job;
     return "unix:" + name.substr(0, kMaxUnixName);
   }
+  if (rank.launcher == Launcher::kSlurm) master = SlurmAddress(environment);
+  if (!master.empty()) return master;
   return Refuse(rank.name + " started " + std::to_string(rank.info.world_size) + " ranks, " +
                 std::to_string(rank.info.local_world_size) +
                 " of them on this host, and does not say where they meet: give --rendezvous "

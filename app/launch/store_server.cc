@@ -154,7 +154,7 @@ void StoreServer::Accept() {
       }
       return;
     }
-    std::string address = PeerAddress(socket);
+    std::string address = EndText(socket, getpeername);
     Connection& connection = Add(std::move(socket));
     connection.address = std::move(address);
     pending_.push_back(&connection);
@@ -343,7 +343,20 @@ void StoreServer::Put(const std::string& key, std::string value) {
   values_[key] = bytes;
 }
 
+// Who comes over loopback, or has a socket of our own, is on the host to which the others have come.
+std::string StoreServer::AddressOf(const Connection& asker) const {
+  std::string address = NetworkAddress(asker.socket, getpeername);
+  for (const auto& [member, connection] : joined_) {
+    if (address.empty()) address = NetworkAddress(connection->socket, getsockname);
+  }
+  return address;
+}
+
 void StoreServer::Get(Connection& connection, const Message& message) {
+  if (message.key == kAddressKey) {
+    const auto address = std::make_shared<const std::string>(AddressOf(connection));
+    return Send(connection, ValueHead(message.id, address), address);
+  }
   const auto found = values_.find(message.key);
   if (found != values_.end()) {
     return Send(connection, ValueHead(message.id, found->second), found->second);

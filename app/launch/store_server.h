@@ -134,6 +134,7 @@ class StoreServer {
   void Admit(Connection& connection, const Message& hello);
   void Refuse(Connection& connection, const std::string& why);
   void Get(Connection& connection, const Message& message);
+  std::string AddressOf(const Connection& asker) const;
   void Send(Connection& connection, const Bytes& frame, const Bytes& value = nullptr);
 
   Observer& observer_;

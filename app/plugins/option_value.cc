@@ -10,6 +10,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -211,6 +212,18 @@ Result<std::vector<OwnedOption>> CompleteAttributes(const plugin::PluginEntry& p
                          attribute.name.c_str());
   }
   return complete;
+}
+
+bool DescribesHost(const plugin::PluginEntry& plugin, std::string_view option) {
+  constexpr std::string_view kNames[] = {"interface", "hostname", "device", "library", "threads"};
+  constexpr double kPathBytes = 4096;  // at most, and of paths alone
+  if (option.ends_with("_threads") || option.ends_with("_file")) return true;
+  if (std::ranges::find(kNames, option) != std::end(kNames)) return true;
+  return plugin.kind == PluginKind::kDataset &&
+         std::ranges::any_of(plugin.options, [&](const OptionSpec& spec) {
+           return spec.name.view() == option && spec.type == OptionType::kString &&
+                  spec.max == kPathBytes;
+         });
 }
 
 bool IsRequired(const OptionSpec& spec) {

@@ -29,6 +29,11 @@ Result<std::vector<plugin::OwnedOption>> CompleteAttributes(
     const plugin::PluginEntry& plugin, const std::string& op,
     const std::vector<plugin::OwnedOption>& given);
 
+// Whether an option of `plugin` says how a host is, so that ranks may differ in it: by its name, which is
+// interface, hostname, device, library, threads or ends in _threads or _file; of datasets, whose contents are
+// compared, also a path (kit::PathOption).
+bool DescribesHost(const plugin::PluginEntry& plugin, std::string_view option);
+
 // An option without default must be given a value.
 bool IsRequired(const OptionSpec& spec);
 

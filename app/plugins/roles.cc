@@ -93,6 +93,19 @@ void AddWithInner(const PluginChoice& choice, std::vector<const PluginEntry*>* a
 
 }  // namespace
 
+void UseNetwork(const HostNetwork& network, plugin::PluginChoice* communicator) {
+  std::string *interface = nullptr, *hostname = nullptr;
+  for (plugin::OwnedOption& option : communicator->options) {
+    if (option.name == "interface") interface = &option.string;
+    if (option.name == "hostname") hostname = &option.string;
+  }
+  if (interface != nullptr && hostname != nullptr && interface->empty() && hostname->empty()) {
+    *(network.interface.empty() ? hostname : interface) =
+        network.interface.empty() ? network.address : network.interface;
+  }
+  for (plugin::PluginChoice& inner : communicator->inner) UseNetwork(network, &inner);
+}
+
 std::vector<const PluginEntry*> EntriesOf(const plugin::PluginSelection& selection) {
   std::vector<const PluginEntry*> all;
   for (const auto* one : {&selection.communicator, &selection.scheduler, &selection.optimizer}) {

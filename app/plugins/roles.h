@@ -18,6 +18,15 @@ bool FillsRole(const plugin::PluginEntry& entry);
 Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
                                             const PluginCatalog& catalog);
 
+// What a process knows of the network of its host: an interface to use, and an address at which other hosts
+// reach it. Each may be empty.
+struct HostNetwork {
+  std::string interface, address;
+};
+// Gives them to a communicator, and to those inside of it, that has options `interface` and `hostname` of which
+// the user has set neither: the interface, else the address as `hostname`.
+void UseNetwork(const HostNetwork& network, plugin::PluginChoice* communicator);
+
 // All chosen ones and those inside of them; borrowed.
 std::vector<const plugin::PluginEntry*> EntriesOf(const plugin::PluginSelection& selection);
 

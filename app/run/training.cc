@@ -257,7 +257,7 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   // A rank that runs something else than rank 0 would compute something else or hang: what decides what
   // is computed is compared before it is used.
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
-  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", run.text));
+  ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", config.compared()));
   const auto best = std::make_shared<Best>(config.best());
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   data::DatasetSource* const source = dataset.get();

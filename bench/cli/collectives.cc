@@ -105,11 +105,17 @@ class SweepPrinter {
   const bench::SweepConditions& conditions_;
 };
 
-Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& request,
-                 const bench::SweepConditions& conditions, base::RankContext& rank) {
+Status SweepRank(const BenchCollectivesFlags& flags, bench::SweepRequest request,
+                 const bench::SweepConditions& conditions, const command::Environment& environment,
+                 base::RankContext& rank) {
   const bool first = rank.info.rank == 0;
   rank.log = launch::MemberLog(rank.info);
   rank.info.transfer_timeout_ms = request.timeout_ms;
+  ENGINE_ASSIGN_OR_RETURN(const plugins::HostNetwork network,
+                          command::NetworkOf(environment, rank));
+  for (bench::Contender& contender : request.contenders) {
+    plugins::UseNetwork(network, &contender.choice);
+  }
   const SweepPrinter printer(flags.format, request, conditions);
   if (first) printer.Begin();
   ENGINE_ASSIGN_OR_RETURN(
@@ -149,7 +155,7 @@ int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environm
   if (!plan.ok()) return command::ReportError(plan.status());
   const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
   const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
-    return SweepRank(flags, *request, conditions, rank);
+    return SweepRank(flags, *request, conditions, environment, rank);
   });
   return command::ReportOutcome(outcome);
 }

@@ -14,6 +14,7 @@ struct BenchTrainFlags {
   bench::TrainRequest request;  // as far as it stands among the flags
   bool baseline_null = false, quiet = false;
   double timeout_s = 600;
+  launch::LaunchFlags launch;
   std::string profile, out, format = "table";
 };
 
@@ -29,7 +30,7 @@ Result<config::Config> LoadSide(const bench::TrainRequest& request, const bench:
   for (const auto* folders : {&side.plugin_folders, &request.plugin_folders}) {
     flags.plugin.folders.insert(flags.plugin.folders.end(), folders->begin(), folders->end());
   }
-  const RankInfo shape{.servers = request.servers, .one_host = request.link.rate.empty() ? 1u : 0u};
+  const RankInfo shape{.servers = request.servers, .one_host = request.one_host ? 1u : 0u};
   Result<config::Config> config =
       command::LoadConfig(flags, environment, command::DefaultCommunicators(shape));
   if (!config.ok()) return config.status().WithContext("side %s", name);
@@ -97,6 +98,7 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
   }
   if (request.same) request.b = request.a;
   request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
+  request.one_host = request.one_host && request.link.rate.empty();
   ENGINE_ASSIGN_OR_RETURN(const config::Config config_a,
                           LoadSide(request, request.a, "A", environment));
   request.stated = bench::FactsOf(config_a);
@@ -111,24 +113,31 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
   return request;
 }
 
-Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& environment) {
+// `rank`: that of a launcher, or null.
+Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& environment,
+                  base::RankContext* rank) {
   ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
   ENGINE_ASSIGN_OR_RETURN(const bench::TrainRequest request,
                           MakeTrainRequest(flags, scratch->path(), environment));
-  const bench::Program program{.binary = environment.binary,
-                               .environment = environment.variables,
-                               .folder = scratch->path()};
-  if (!flags.out.empty()) ENGINE_RETURN_IF_ERROR(command::PrepareFolder(flags.out));
+  bench::Program program{.binary = environment.binary,
+                         .environment = environment.variables,
+                         .folder = scratch->path(),
+                         .rank = rank};
+  if (flags.launch.insecure) program.access = {"--insecure"};
+  if (!flags.launch.key_file.empty()) program.access = {"--key-file", flags.launch.key_file};
+  const bool writes = program.measures() && !flags.out.empty();
+  if (writes) ENGINE_RETURN_IF_ERROR(command::PrepareFolder(flags.out));
   const auto progress = [&](const std::string& line) {
-    if (!flags.quiet) std::fprintf(stderr, "%s\n", line.c_str());
+    if (!flags.quiet && program.measures()) std::fprintf(stderr, "%s\n", line.c_str());
   };
   ENGINE_ASSIGN_OR_RETURN(const bench::TrainResult result,
                           bench::CompareTraining(request, program, ThisMachine(), progress));
+  if (!program.measures()) return {};
   const std::string text = flags.format == "csv"    ? bench::TrainCsv(result)
                            : flags.format == "json" ? bench::TrainJson(result)
                                                     : bench::TrainText(result);
   std::fputs(text.c_str(), stdout);
-  if (!flags.out.empty()) {
+  if (writes) {
     ENGINE_RETURN_IF_ERROR(bench::WriteTrainFiles(result, flags.out));
     if (flags.format == "table") std::printf("report: %s/report.html\n", flags.out.c_str());
   }
@@ -137,9 +146,34 @@ Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& envi
   return Status::Error(StatusCode::kBadData, "%s", result.sentence.c_str());
 }
 
+// Ranks of a launcher are those of every run, each of which is a process of its own.
+int BenchTrainCommand(BenchTrainFlags* flags, const command::Environment& environment) {
+  const auto plan = launch::ResolveLaunch(flags->launch, environment.variables);
+  if (!plan.ok()) return command::ReportError(plan.status());
+  bench::TrainRequest& request = flags->request;
+  if (plan->mode != launch::LaunchPlan::Mode::kJoin) {
+    if (flags->launch.world_size > 0) request.ranks = flags->launch.world_size;
+    const launch::StopSignals end_by_signal;  // when nothing is left behind
+    return command::ReportError(BenchTrain(*flags, environment, nullptr));
+  }
+  if (request.servers > 0 || !request.link.rate.empty()) {
+    return command::ReportError(Status::Error(
+        StatusCode::kInvalidArgument,
+        "--servers and --link are for ranks that this command starts, and %s has started them: "
+        "drop these flags, or ignore the environment with --launcher none",
+        plan->source.c_str()));
+  }
+  request.ranks = plan->info.world_size;
+  request.one_host = plan->info.one_host != 0;
+  // The run of a rank ends by itself when that of another fails.
+  const launch::LaunchOptions options{.grace_ms = bench::kGrace.count()};
+  return command::ReportOutcome(launch::Launch(*plan, options, [&](base::RankContext& rank) {
+    return BenchTrain(*flags, environment, &rank);
+  }));
+}
+
 void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
   bench::TrainRequest& request = flags->request;
-  app->add_option("-n,--ranks", request.ranks, "Number of ranks")->check(CLI::Range(1, 4096));
   app->add_option("--servers", request.servers,
                   "Parameter servers of their own, as in engine run; with --link each on a host of "
                   "its own, behind a link of the same rate")
@@ -177,6 +211,12 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
       train, "--set", &request.overrides,
       "Override a key for both sides: --set train.batch_per_rank=8; can be repeated");
   command::AddPluginFolders(train, "--plugin-path", &request.plugin_folders);
+  train
+      ->add_option("-n,--ranks", flags->launch.world_size,
+                   "Number of ranks on this machine (default: those of the launcher, or 2)")
+      ->check(CLI::Range(1, 4096));
+  command::AddLauncher(train, &flags->launch);
+  command::AddAccessFlags(train, &flags->launch.key_file, &flags->launch.insecure);
   train->option_defaults()->always_capture_default();
   AddTrainNumbers(train, flags.get());
   AddLinkFlags(train, &request.link);
@@ -196,8 +236,7 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
       "Exit code 65: the losses of A and B differ, so there is no conclusion. "
       "docs/benchmarking.md");
   train->callback([flags, &environment, exit_code] {
-    const launch::StopSignals end_by_signal;  // when nothing is left behind
-    *exit_code = command::ReportError(BenchTrain(*flags, environment));
+    *exit_code = BenchTrainCommand(flags.get(), environment);
   });
 }
 

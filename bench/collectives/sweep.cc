@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "bench/collectives/rendezvous.h"
+#include "bench/process/rendezvous.h"
 
 namespace engine::bench {
 namespace {

@@ -16,15 +16,19 @@ Command OnHost(Command command, const LinkedHosts& hosts, int host) {
 
 }  // namespace
 
+void SetRank(int rank, int ranks, int local_rank, int local_ranks, Command* command) {
+  command->environment["RANK"] = std::to_string(rank);
+  command->environment["WORLD_SIZE"] = std::to_string(ranks);
+  command->environment["LOCAL_RANK"] = std::to_string(local_rank);
+  command->environment["LOCAL_WORLD_SIZE"] = std::to_string(local_ranks);
+}
+
 std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
                                   const std::string& output) {
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
     Command of_rank = OnHost(command, hosts, rank);
-    of_rank.environment["RANK"] = std::to_string(rank);
-    of_rank.environment["WORLD_SIZE"] = std::to_string(ranks);
-    of_rank.environment["LOCAL_RANK"] = std::to_string(0);
-    of_rank.environment["LOCAL_WORLD_SIZE"] = std::to_string(1);
+    SetRank(rank, ranks, 0, 1, &of_rank);
     of_rank.environment["MASTER_ADDR"] = hosts.Address(0);
     of_rank.environment["MASTER_PORT"] = kRendezvousPort;
     of_rank.output = output + std::to_string(rank);

@@ -9,6 +9,9 @@
 
 namespace engine::bench {
 
+// Adds to the environment of `command` the variables by which torchrun numbers a rank.
+void SetRank(int rank, int ranks, int local_rank, int local_ranks, Command* command);
+
 // `command` once on each of the first `ranks` hosts, with the variables of torchrun that number its
 // rank; what rank R prints goes to the file `output` + R.
 std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,

@@ -129,6 +129,10 @@ void Child::Kill() {
   if (end_) end_->killed = true;
 }
 
+Status Stopped() {
+  return Status::Error(StatusCode::kInterrupted, "stopped on request");
+}
+
 Status WaitForChange(const std::vector<Child>& children, const launch::StopSignals* signals,
                      int timeout_ms) {
   std::vector<pollfd> fds = {{signals != nullptr ? signals->fd() : -1, POLLIN, 0}};
@@ -137,7 +141,7 @@ Status WaitForChange(const std::vector<Child>& children, const launch::StopSigna
   }
   // The signal is left pending: it ends the process when everything has been cleaned up.
   if (poll(fds.data(), fds.size(), timeout_ms) <= 0 || fds[0].revents == 0) return {};
-  return Status::Error(StatusCode::kInterrupted, "stopped on request");
+  return Stopped();
 }
 
 }  // namespace
@@ -154,7 +158,8 @@ size_t FirstFailure(const std::vector<ProcessEnd>& ends) {
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
                                             const launch::StopSignals* signals,
-                                            std::chrono::milliseconds grace) {
+                                            std::chrono::milliseconds grace,
+                                            const std::atomic<int>* stop) {
   std::vector<Child> children;  // whose destructor kills
   for (const Command& command : commands) {
     ENGINE_ASSIGN_OR_RETURN(Child child, Child::Start(command));
@@ -179,6 +184,7 @@ Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands
       for (Child& child : children) child.Kill();
       break;
     }
+    if (stop != nullptr && *stop != 0) return Stopped();
     ENGINE_RETURN_IF_ERROR(WaitForChange(
         children, signals,
         base::RemainingMs(give_up ? std::min(deadline, *give_up) : deadline, kPollMs)));

@@ -1,6 +1,7 @@
 // Programs that run side by side, none of which outlives the call.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <string>
@@ -29,13 +30,14 @@ constexpr std::chrono::milliseconds kGrace{3000};
 
 // Starts all commands, each as a group of its own, and waits for them. After the first that fails
 // the others have `grace` to end by themselves. kTimeout when the deadline passes, kInterrupted
-// when `signals` has one, which stays pending (null: it is not looked for); then, as in every other case, all groups are
-// killed before it returns. kMissingInput when a program cannot be started. A child dies with the
-// thread that calls.
+// when `signals` has one, which stays pending, or `stop` is not 0 (each may be null); then, as in
+// every other case, all groups are killed before it returns. kMissingInput when a program cannot be
+// started. A child dies with the thread that calls.
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
                                             const launch::StopSignals* signals,
-                                            std::chrono::milliseconds grace = kGrace);
+                                            std::chrono::milliseconds grace = kGrace,
+                                            const std::atomic<int>* stop = nullptr);
 
 // The index of the process whose failure ended the others, as far as the ends tell; ends.size()
 // when none has failed.

@@ -88,6 +88,7 @@ Status Comparison::Measure(EngineRunner& runner, const std::vector<Turn>& order,
     ENGINE_ASSIGN_OR_RETURN(RunResult run, MeasureOne(runner, turn, result));
     const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
     run.begin_seconds = std::max(0.0, now.count() - run.wall_seconds);
+    if (!program_.measures()) continue;
     result->runs.push_back(std::move(run));
     Tell(*result, order.size());
   }
@@ -206,7 +207,7 @@ Result<TrainResult> CompareTraining(const TrainRequest& request, const Program& 
   result.request = request;
   result.machine = machine;
   ENGINE_RETURN_IF_ERROR(Comparison(request, program, progress).Run(&result));
-  Conclude(&result);
+  if (program.measures()) Conclude(&result);
   return result;
 }
 

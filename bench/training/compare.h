@@ -14,7 +14,8 @@ using ProgressSink = std::function<void(const std::string& line)>;
 
 // Runs each side once for the steps of the warm-up alone, then all sides in turns. kInterrupted on
 // SIGINT and SIGTERM; the error of a run that fails; nothing is left running in any case.
-// `request` has been checked: ranges, and the configuration of each side.
+// `request` has been checked: ranges, and the configuration of each side. Where a launcher has started the
+// ranks it is collective, and the result of rank 0 alone has runs and a conclusion.
 Result<TrainResult> CompareTraining(const TrainRequest& request, const Program& program,
                                     const Machine& machine, const ProgressSink& progress);
 

@@ -6,10 +6,13 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "app/launch/endpoint.h"
 #include "app/launch/exit_code.h"
+#include "app/launch/launch.h"
 #include "app/launch/server_key.h"
 #include "app/plugins/words.h"
 #include "bench/link/linked_ranks.h"
@@ -19,6 +22,7 @@ namespace engine::bench {
 namespace {
 
 constexpr int64_t kDefaultSpans = 65536;  // of output.trace_spans
+constexpr int64_t kReadMs = 60000;        // for rank 0 to read what a run has written
 
 // The last line that says something.
 std::string LastLine(const std::string& path) {
@@ -85,11 +89,11 @@ std::vector<std::string> MeasuringOverrides(int64_t steps) {
 }
 
 std::vector<std::string> RunArguments(const TrainRequest& request, const Side& side, int servers,
-                                      int64_t steps, bool linked) {
+                                      int64_t steps, bool by_rank) {
   std::vector<std::string> arguments = {"run"};
   if (!request.config_file.empty()) arguments.push_back(request.config_file);
   arguments.push_back("--quiet");
-  if (linked) {
+  if (by_rank) {
     arguments.insert(arguments.end(), {"--launcher", "torchrun"});
   } else {
     arguments.insert(arguments.end(), {"--launcher", "none", "-n", std::to_string(request.ranks)});
@@ -107,11 +111,33 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
   return arguments;
 }
 
+EngineRunner::EngineRunner(const TrainRequest& request, const Program& program,
+                           const launch::StopSignals& signals, LinkedHosts* hosts)
+    : request_(request), program_(program), signals_(signals), hosts_(hosts) {
+  if (program.rank != nullptr) rendezvous_.emplace(*program.rank, request.timeout_ms + kReadMs);
+}
+
+// All ranks have left the run before. Each run meets at a place of its own, which none of another finds.
+Status EngineRunner::Meet() {
+  base::RankContext& rank = *program_.rank;
+  if (rank.info.rank == 0) {
+    ENGINE_ASSIGN_OR_RETURN(std::string host, launch::AddressOf(rank));
+    if (host.empty()) host = "127.0.0.1";
+    ENGINE_ASSIGN_OR_RETURN(place_, launch::FreeAddress(host));
+  }
+  ENGINE_ASSIGN_OR_RETURN(const std::string told, rendezvous_->Meet("", [&](const auto&) {
+    return place_ + " " + std::to_string(spans_per_step_);
+  }));
+  std::istringstream(told) >> place_ >> spans_per_step_;
+  return {};
+}
+
 Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) const {
   const Side& side = request_.side(id);
   const int servers = id == SideId::kNull ? 0 : request_.servers;
   Command command{.environment = program_.environment};
-  command.arguments = RunArguments(request_, side, servers, steps, hosts_ != nullptr);
+  command.arguments =
+      RunArguments(request_, side, servers, steps, hosts_ != nullptr || rendezvous_);
   command.arguments.insert(command.arguments.begin(), program_.binary);
   for (const char* output : {"output.metrics", "output.trace"}) {
     const std::string path = program_.folder + "/" + output;
@@ -124,6 +150,13 @@ Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) co
   }
   if (hosts_ != nullptr) return LinkedCommands(side, servers, std::move(command));
   command.output = program_.folder + "/output.0";
+  if (rendezvous_) {
+    const RankInfo& rank = program_.rank->info;
+    command.arguments.insert(command.arguments.end(), {"--rendezvous", place_});
+    command.arguments.insert(command.arguments.end(), program_.access.begin(),
+                             program_.access.end());
+    SetRank(rank.rank, rank.world_size, rank.local_rank, rank.local_world_size, &command);
+  }
   return std::vector<Command>{std::move(command)};
 }
 
@@ -160,9 +193,10 @@ Status EngineRunner::Execute(const std::vector<Command>& commands, RunResult* ru
     ENGINE_ASSIGN_OR_RETURN(before, hosts_->Counters());
   }
   const auto begin = std::chrono::steady_clock::now();
-  ENGINE_ASSIGN_OR_RETURN(
-      const std::vector<ProcessEnd> ends,
-      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms), &signals_));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<ProcessEnd> ends,
+                          RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms),
+                                      rendezvous_ ? nullptr : &signals_, kGrace,
+                                      rendezvous_ ? &program_.rank->stop_requested : nullptr));
   run->wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const size_t failed = FirstFailure(ends);
@@ -187,11 +221,13 @@ Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
       std::filesystem::remove(entry.path(), ignored);
     }
   }
+  if (rendezvous_) ENGINE_RETURN_IF_ERROR(Meet());
   RunResult run{.side = turn.side, .block = turn.block};
   ENGINE_ASSIGN_OR_RETURN(const std::vector<Command> commands,
                           Commands(turn.side, request_.warmup + steps));
   ENGINE_RETURN_IF_ERROR(
       Execute(commands, &run).WithContext("a run of %s failed", Name(turn.side)));
+  if (!program_.measures()) return run;
   ENGINE_ASSIGN_OR_RETURN(run.losses, ReadLosses(program_.folder + "/output.metrics"));
   ENGINE_ASSIGN_OR_RETURN(const trace::Trace trace,
                           trace::ReadTrace(program_.folder + "/output.trace"));

@@ -86,6 +86,7 @@ struct TrainRequest {
   std::optional<Side> null_side;
   bool same = false;  // A against A: b is a
   int ranks = 2;
+  bool one_host = true;            // all ranks share one, and no links are emulated
   int servers = 0;                 // of their own: members that ranks push to and pull from
   int64_t warmup = 5, steps = 50;  // of each run: dropped, and measured
   int blocks = 3;

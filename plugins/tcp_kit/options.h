@@ -17,7 +17,8 @@ inline constexpr std::array kNetworkOptions{
     kit::StringOption("interface", "",
                       "network interface to use; empty: loopback when all ranks are on one "
                       "host, else the address of hostname"),
-    kit::StringOption("hostname", "", "own name or address to use; empty: the name of the host"),
+    kit::StringOption("hostname", "",
+                      "own name or address to use; empty: where the rendezvous sees this host"),
     kit::StringOption("congestion_control", "",
                       "TCP congestion control of the connections, bbr for example; empty: "
                       "cubic on the loopback interface where the kernel has it, else the host's"),

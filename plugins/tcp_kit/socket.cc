@@ -128,9 +128,10 @@ Result<kit::UniqueFd> Listen(const std::string& interface, const std::string& ho
   *endpoint = EndpointOf(listener);
   if (one_host || !endpoint->loopback) return listener;
   return Status::Error(StatusCode::kConfig,
-                       "this host's name stands for %s, which other hosts cannot reach: set the "
-                       "option interface or hostname of %s",
-                       endpoint->address.c_str(), plugin);
+                       "other hosts cannot reach %s, which %s stands for here: set the option "
+                       "interface or hostname of %s",
+                       endpoint->address.c_str(), (interface.empty() ? name : interface).c_str(),
+                       plugin);
 }
 
 // That a window fits into the send buffer is what tcp's channel.cc builds on when it says that

@@ -78,8 +78,9 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
         kit::StringOption("interface", "",
                           "network interface of the servers; empty: loopback when all ranks are on "
                           "one host, else the address of hostname"),
-        kit::StringOption("hostname", "",
-                          "own name or address of the servers; empty: the name of the host"),
+        kit::StringOption(
+            "hostname", "",
+            "own name or address of the servers; empty: where the rendezvous sees the host"),
         kit::IntOption("lost_after_ms", "1000", 1, kDayMs,
                        "how long a rank may be without a connection before it counts as lost"),
         kit::IntOption("heartbeat_ms", "1000", 10, 3600000,

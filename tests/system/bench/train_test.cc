@@ -98,6 +98,22 @@ TEST_F(BenchTrain, RefusesWhatCannotBeCompared) {
   }
 }
 
+TEST_F(BenchTrain, RanksMayComeFromALauncher) {
+  const int port = FreePort();
+  const auto start = [&](int rank) {
+    auto environment = TorchrunRank(rank, 2, port);
+    environment["TMPDIR"] = folder_ / "tmp";
+    return Start(
+        "bench train run.pbtxt --warmup 2 --steps 8 --blocks 1 -q --b priority_sched --out out",
+        environment);
+  };
+  const auto first = start(0), second = start(1);
+  EXPECT_THAT(Output(first->Wait()),
+              AllOf(HasSubstr("ranks                                     2\n"),
+                    HasSubstr("equal at every step of every run"), HasSubstr("report: out/")));
+  EXPECT_EQ(Output(second->Wait()), "");
+}
+
 TEST_F(BenchTrain, ASignalLeavesNothingBehind) {
   for (const int signal : {SIGINT, SIGTERM}) {
     auto process =

@@ -259,6 +259,22 @@ TEST_F(ConfigTest, PrintsEveryValueAndItsOrigin) {
   }
 }
 
+TEST_F(ConfigTest, RanksCompareWhatIsComputedAndNotHowTheirHostsAre) {
+  const auto compared = [&](std::vector<std::string> overrides) {
+    return ValueOf(Load(Good(), std::move(overrides))).compared();
+  };
+  const std::string all = compared({});
+  for (const char* line : {"seed: 1\n", "model.mlp.hidden: 16\nmodel.mlp.hidden: 8\n",
+                           "train.learning_rate.base: 0.001\n", "test_opt.state_bits: 32\n"}) {
+    EXPECT_THAT(all, HasSubstr(line));
+  }
+  EXPECT_EQ(all, compared({"data.prefetch=0", "plugin_path=.", "output.checkpoint="}));
+  const std::string with_checkpoint = compared({"output.checkpoint=here"});
+  EXPECT_NE(all, with_checkpoint) << "all ranks take part in one";
+  EXPECT_EQ(with_checkpoint, compared({"output.checkpoint=there"}));
+  EXPECT_NE(all, compared({"train.learning_rate.base=0.5"}));
+}
+
 TEST_F(ConfigTest, WhatIsPrintedLoadsAndPrintsTheSame) {
   const std::string net = Net(R"(
     layer { name: "a\"\n\t" linear { units: 64 } }

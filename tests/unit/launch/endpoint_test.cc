@@ -52,6 +52,17 @@ TEST(Endpoint, ListensOnTheNamedInterfaceOnly) {
   EXPECT_EQ(ntohl(address.sin_addr.s_addr), INADDR_LOOPBACK);
 }
 
+TEST(Endpoint, NumbersAndLocalhostAreNoNamesOfAHost) {
+  for (const char* text : {"127.0.0.1:1", "[::1]:1", "localhost:1", "unix:x"}) {
+    EXPECT_FALSE(ValueOf(IsOwnName(*ParseEndpoint(text)))) << text;
+  }
+}
+
+TEST(Endpoint, AFreeAddressCanBeListenedAt) {
+  const std::string address = ValueOf(FreeAddress("127.0.0.1"));
+  EXPECT_THAT(ListenAt(*ParseEndpoint(address)), IsOk());
+}
+
 TEST(Endpoint, RankZeroMustRunOnThatHost) {
   // 192.0.2.0/24 is reserved for documentation, so no test machine should own this address.
   EXPECT_THAT(ListenAt(*ParseEndpoint("192.0.2.250:29500")).status().message(),

@@ -124,6 +124,44 @@ TEST(ResolveLaunch, Slurm) {
   EXPECT_EQ(Plan({.world_size = 2}, Without(kSlurm, "SLURM_STEP_ID")).mode, Mode::kSpawn);
 }
 
+// Rank 0 is on the first host of the step; the port follows from job and step.
+TEST(ResolveLaunch, SlurmOnSeveralHostsMeetsAtItsFirst) {
+  const auto meets_at = [](const Variables& more) { return Plan({}, kSlurm + more).rendezvous; };
+  const Variables job = {{"SLURM_JOB_NODELIST", "n[1-3]"}};
+  EXPECT_EQ(meets_at(job), "n1:10272");
+  EXPECT_EQ(meets_at(job + Variables{{"SLURM_STEP_ID", "1"}}), "n1:10273");
+  EXPECT_EQ(meets_at(job + Variables{{"SLURM_STEP_NODELIST", "n[2-3]"}}), "n2:10272");
+  EXPECT_EQ(meets_at(job + Variables{{"MASTER_PORT", "99"}}), "n1:99");
+  EXPECT_EQ(meets_at({{"MASTER_ADDR", "x"}}), "x:10272");
+}
+
+TEST(FirstHost, OfSlurmsLists) {
+  for (const auto& [list, first] : std::map<std::string, std::string>{{"n1", "n1"},
+                                                                      {"n1,n2", "n1"},
+                                                                      {"n[01-03,7],m5", "n01"},
+                                                                      {"n[7]", "n7"},
+                                                                      {"r[1-2]n[3-4].x", "r1n3.x"},
+                                                                      {"", ""},
+                                                                      {"n[1", ""},
+                                                                      {"n[]", ""},
+                                                                      {"a b", ""}}) {
+    EXPECT_EQ(FirstHost(list), first) << list;
+  }
+}
+
+TEST(ResolveLaunch, Kubernetes) {
+  const Variables index = {{"JOB_COMPLETION_INDEX", "1"}};
+  const Variables job = index + Variables{{"WORLD_SIZE", "2"}};
+  const Variables place = {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  const LaunchPlan plan = Plan({}, job + place);
+  EXPECT_THAT(plan, AllOf(Is(Mode::kJoin, 1, 2), IsLocal(0, 1)));
+  EXPECT_EQ(plan.rendezvous, "train-0.train:5000");
+  EXPECT_EQ(plan.source, "Kubernetes");
+  EXPECT_THAT(Refusal({}, job), HasSubstr("MASTER_ADDR"));
+  EXPECT_EQ(Plan({}, index).mode, Mode::kSpawn) << "each pod runs for itself";
+  EXPECT_EQ(Plan({}, kTorchrun + index).source, "torchrun") << "which has started ranks in a pod";
+}
+
 TEST(ResolveLaunch, PmiNeedsAnAddress) {
   Variables pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(Refusal({}, pmi), HasSubstr("--rendezvous"));

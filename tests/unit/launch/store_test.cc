@@ -69,6 +69,11 @@ TEST_F(StoreTest, OneRankReadsWhatTheOtherWrote) {
   EXPECT_EQ(*a.Get("k", kLongMs), "two");
 }
 
+// tests/cluster has members on other hosts.
+TEST_F(StoreTest, MembersOfOneHostHaveNoAddressForOthers) {
+  EXPECT_EQ(*store(1).Get(kAddressKey, kLongMs), "");
+}
+
 TEST_F(StoreTest, HoldsAnyBytes) {
   std::string value(300000, '\0');
   for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 7);

@@ -5,7 +5,9 @@
 
 #include <limits>
 
+#include "app/plugins/roles.h"
 #include "app/plugins/words.h"
+#include "kit/options.h"
 #include "tests/support/expect_status.h"
 
 namespace engine::plugins {
@@ -22,6 +24,33 @@ std::string Refusal(const OptionSpec& spec) {
   const Status status = CheckOptionSpecs({spec}, {});
   EXPECT_EQ(status.code(), StatusCode::kPlugin);
   return status.message();
+}
+
+TEST(Options, ThatDescribeAHost) {
+  plugin::PluginEntry plugin{.kind = PluginKind::kCommunicator,
+                             .options = {kit::PathOption("images", kit::Path::kRequired, "")}};
+  for (const char* name : {"interface", "hostname", "device", "io_threads", "key_file"}) {
+    EXPECT_TRUE(DescribesHost(plugin, name)) << name;
+  }
+  EXPECT_FALSE(DescribesHost(plugin, "algorithm"));
+  EXPECT_FALSE(DescribesHost(plugin, "images"));
+  plugin.kind = PluginKind::kDataset;
+  EXPECT_TRUE(DescribesHost(plugin, "images"));
+}
+
+TEST(Options, OfTheNetworkAreSetUnlessTheUserHas) {
+  const auto used = [](const HostNetwork& network, const std::string& hostname) {
+    plugin::PluginChoice choice;
+    choice.options = {{.name = "interface"}, {.name = "hostname", .string = hostname}};
+    choice.inner = {choice};
+    UseNetwork(network, &choice);
+    EXPECT_EQ(choice.options[1].string, choice.inner[0].options[1].string);
+    return choice.options[0].string + "," + choice.options[1].string;
+  };
+  EXPECT_EQ(used({"", "10.0.0.1"}, ""), ",10.0.0.1");
+  EXPECT_EQ(used({"eth0", "10.0.0.1"}, ""), "eth0,");
+  EXPECT_EQ(used({"eth0", "10.0.0.1"}, "n1"), ",n1");
+  EXPECT_EQ(used({}, ""), ",");
 }
 
 TEST(Options, AListOfNumbers) {

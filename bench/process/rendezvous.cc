@@ -1,4 +1,4 @@
-#include "bench/collectives/rendezvous.h"
+#include "bench/process/rendezvous.h"
 
 #include <string_view>
 #include <utility>
