@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <span>
 #include <string>
@@ -17,6 +15,7 @@
 
 #include "app/plugins/option_value.h"
 #include "core/plugin/create_object.h"
+#include "kit/inner_communicator.h"
 #include "kit/outer_work.h"
 #include "kit/rendezvous.h"
 
@@ -100,16 +99,6 @@ struct Inside {
   plugin::PluginHost host;
 };
 
-// The host that a rank is on, where the launcher says that it shares it. Ranks in two network
-// namespaces do not reach each other as those of one host do.
-std::string HostName(const RankInfo& rank) {
-  if (rank.local_world_size == 1) return "of rank " + std::to_string(rank.rank);
-  std::string kernel;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> kernel;
-  std::error_code error;
-  return kernel + std::filesystem::read_symlink("/proc/self/ns/net", error).string();
-}
-
 class Inner final : public InnerPluginsBase {
  public:
   Inner(const PluginChoice& outer, plugin::PluginHost& host)
@@ -173,7 +162,7 @@ class Inner final : public InnerPluginsBase {
              .local_world_size = 0,
              .rendezvous_timeout_ms = all.rendezvous_timeout_ms,
              .transfer_timeout_ms = all.transfer_timeout_ms};
-    const std::string name = HostName(all), key = "host of rank ";
+    const std::string name = kit::HostName(all), key = "host of rank ";
     ENGINE_RETURN_IF_ERROR(kit::SetText(host_, key + std::to_string(all.rank), name));
     for (const int32_t rank : ranks) {
       std::string other;

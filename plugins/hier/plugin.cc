@@ -1,0 +1,130 @@
+// hier: transfers inside of hosts by one communicator, between them by another.
+#include "engine/plugin.h"
+
+#include <chrono>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "engine/ext/shared_memory.h"
+#include "hosts.h"
+#include "kit/communicator.h"
+#include "kit/failure.h"
+#include "kit/inner_communicator.h"
+#include "kit/lanes.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/rendezvous.h"
+#include "pipeline.h"
+
+namespace engine::hier {
+namespace {
+
+class HierCommunicator final : public CommunicatorBase {
+ public:
+  HierCommunicator(Host& host, const std::string& prefix, const Hosts& hosts, Level inner,
+                   Level outer, size_t part_bytes)
+      : ranks_(host.rank_info()),
+        inner_(std::move(inner)),
+        outer_(std::move(outer)),
+        failure_(host, prefix,
+                 [this](const Status& reason, bool) {
+                   inner_.communicator->Abort(reason);
+                   outer_.communicator->Abort(reason);
+                 }),
+        progress_(host, prefix),
+        lanes_("hier", MakePipeline(hosts, part_bytes), std::chrono::microseconds(0), failure_,
+               progress_) {}
+  // Members go from the last to the first: lanes_ joins the thread that uses the others.
+  ~HierCommunicator() override {
+    Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
+  }
+
+  // Memory of a host's ranks is that of the inner communicator.
+  void* Query(std::string_view id) noexcept override {
+    if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
+    return id == SharedMemory::kId ? inner_.communicator->Query(id, 0) : nullptr;
+  }
+  CommunicatorTraits traits() const noexcept override {
+    const CommunicatorTraits inner = inner_.communicator->traits();
+    const CommunicatorTraits outer = outer_.communicator->traits();
+    return {.kinds = kit::kCollectives,
+            .dtypes = inner.dtypes & outer.dtypes,
+            .ordered = 1,
+            .max_in_flight = lanes_.count(),
+            .no_op = inner.no_op | outer.no_op};
+  }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "hier", TransferKind::kBarrier));
+    return lanes_.Submit(transfer, out);
+  }
+  void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
+
+ private:
+  kit::Transports MakePipeline(const Hosts& hosts, size_t part_bytes) {
+    kit::Transports one;
+    if (ranks_.world_size == 1) return one;
+    one.push_back(
+        std::make_unique<Pipeline>(hosts, inner_, outer_, part_bytes, failure_, progress_));
+    return one;
+  }
+
+  const RankInfo ranks_;
+  const Level inner_, outer_;
+  kit::Failure failure_;
+  kit::Progress progress_;
+  kit::Lanes lanes_;  // uses all of the above
+};
+
+Status CheckKinds(const Level& level, const char* option, std::string_view plugin) {
+  const uint32_t missing = kit::kCollectives & ~level.communicator->traits().kinds;
+  for (auto kind = TransferKind::kAllReduce; kind <= TransferKind::kBarrier;
+       kind = static_cast<TransferKind>(static_cast<int32_t>(kind) + 1)) {
+    if ((missing & Bit(kind)) == 0) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "hier.%s: '%.*s' has no %s, which hier needs: choose another communicator",
+                         option, static_cast<int>(plugin.size()), plugin.data(), Name(kind));
+  }
+  return {};
+}
+
+StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
+  return kit::CreateCommunicator(
+      host, "hier", out, [&]() -> Result<std::unique_ptr<HierCommunicator>> {
+        const RankInfo rank = host.rank_info();
+        kit::Rendezvous rendezvous(host);
+        ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
+        ENGINE_ASSIGN_OR_RETURN(const Hosts hosts,
+                                FindHosts(rendezvous, rank, options.Int("ranks_per_host")));
+        const auto make = [&](const char* option,
+                              const std::vector<int32_t>& ranks) -> Result<Level> {
+          const std::string_view plugin = options.String(option);
+          ENGINE_ASSIGN_OR_RETURN(Level level, Level::Make(host, plugin, option, ranks, rank.rank));
+          ENGINE_RETURN_IF_ERROR(CheckKinds(level, option, plugin));
+          return level;
+        };
+        ENGINE_ASSIGN_OR_RETURN(Level inner, make("inner", hosts.local_ranks()));
+        ENGINE_ASSIGN_OR_RETURN(Level outer, make("outer", hosts.peers()));
+        return std::make_unique<HierCommunicator>(host, rendezvous.prefix(), hosts,
+                                                  std::move(inner), std::move(outer),
+                                                  static_cast<size_t>(options.Int("part_bytes")));
+      });
+}
+
+}  // namespace
+
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
+    {.name = "hier",
+     .version = "1.0.0",
+     .kind = PluginKind::kCommunicator,
+     .doc = "one communicator inside of hosts, another between them, of which each rank has a part",
+     .create = Create},
+    NoOps(),
+    std::array{kit::PluginOption("inner", "shm", "communicator", "for the ranks of a host"),
+               kit::PluginOption("outer", "tcp", "communicator", "between hosts"),
+               kit::IntOption("ranks_per_host", "0", 0, 1 << 20,
+                              "so many consecutive ranks are a host; 0: what the launcher says"),
+               kit::IntOption("part_bytes", "262144", 1024, 1 << 30,
+                              "of a rank, moved between hosts at once")});
+
+}  // namespace engine::hier
