@@ -16,7 +16,7 @@
 #include "app/plugins/option_value.h"
 #include "core/plugin/create_object.h"
 #include "kit/inner_communicator.h"
-#include "kit/outer_work.h"
+#include "kit/passed_work.h"
 #include "kit/rendezvous.h"
 
 namespace engine::plugins {
@@ -24,7 +24,8 @@ namespace {
 
 using plugin::PluginChoice;
 
-struct Group {
+class Group final : public kit::PassedWorks {
+ public:
   std::string name;            // "hier/inside@0,2", for messages
   std::vector<int32_t> ranks;  // of each, what the asking plugin calls it; empty: the same
 
@@ -37,24 +38,15 @@ struct Group {
         .WithContext("rank %d, which is rank %d of '%s'", rank, status.rank(), name.c_str())
         .WithRank(rank);
   }
-};
-
-constexpr int kHeldWorks = 8;  // by threads of a communicator, see WorkPool
-
-class GroupWork final : public kit::OuterWork {
- public:
-  void SetGroup(std::shared_ptr<const Group> group) { group_ = std::move(group); }
 
  private:
-  Status Outside(Status status) const noexcept override { return group_->Outside(status); }
-
-  std::shared_ptr<const Group> group_;
+  Status Failed(Status status) noexcept override { return Outside(status); }
 };
 
 // Hears of the end of the run, until its owner deletes it.
 class InnerCommunicator final : public CommunicatorBase {
  public:
-  InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<const Group> group,
+  InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<Group> group,
                     base::AbortSignal& abort)
       : made_(std::move(made)),
         group_(std::move(group)),
@@ -66,12 +58,7 @@ class InnerCommunicator final : public CommunicatorBase {
   CommunicatorTraits traits() const noexcept override { return made_->traits(); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (group_->ranks.empty()) return made_->Submit(transfer, out);
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, works_->Take(transfer));
-    auto* const work = static_cast<GroupWork*>(taken);
-    work->SetGroup(group_);
-    ENGINE_RETURN_IF_ERROR(group_->Outside(work->SubmitTo(*made_)));
-    *out = work;
-    return {};
+    return group_->Outside(group_->Submit(*made_, transfer, out));
   }
   void Abort(const Status& reason) noexcept override {
     const auto size = static_cast<int32_t>(group_->ranks.size());
@@ -80,8 +67,7 @@ class InnerCommunicator final : public CommunicatorBase {
 
  private:
   const std::unique_ptr<Communicator> made_;
-  const std::shared_ptr<const Group> group_;
-  const std::shared_ptr<kit::WorkPool> works_ = kit::WorkPool::Create<GroupWork>(kHeldWorks);
+  const std::shared_ptr<Group> group_;
   base::AbortSignal& abort_;
   const int token_;
 };
@@ -107,16 +93,17 @@ class Inner final : public InnerPluginsBase {
   Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                             Communicator** out) noexcept override {
     return WithoutThrowing([&]() -> Status {
-      Group group{.name = std::string(inner.label), .ranks = {ranks.begin(), ranks.end()}};
+      const auto group = std::make_shared<Group>();
+      group->name = inner.label;
+      group->ranks.assign(ranks.begin(), ranks.end());
       base::RankContext rank = rank_;
-      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(&group, &rank.info));
+      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(group.get(), &rank.info));
       ENGINE_ASSIGN_OR_RETURN(Inside * inside,
-                              Prepare(inner, PluginKind::kCommunicator, group.name, rank));
+                              Prepare(inner, PluginKind::kCommunicator, group->name, rank));
       auto made = plugin::Create<Communicator>(inside->choice, inside->host, rank_.watch);
-      group.name.insert(0, outer_.entry.name + "/");
-      if (!made.ok()) return group.Outside(made.status());
-      const auto names = std::make_shared<const Group>(std::move(group));
-      *out = std::make_unique<InnerCommunicator>(std::move(*made), names, rank_.abort).release();
+      group->name.insert(0, outer_.entry.name + "/");
+      if (!made.ok()) return group->Outside(made.status());
+      *out = std::make_unique<InnerCommunicator>(std::move(*made), group, rank_.abort).release();
       return {};
     });
   }

@@ -20,7 +20,7 @@
 #include "kit/failure.h"
 #include "kit/inner_communicator.h"
 #include "kit/options.h"
-#include "kit/outer_work.h"
+#include "kit/passed_work.h"
 #include "kit/rendezvous.h"
 #include "table.h"
 
@@ -28,21 +28,18 @@ namespace engine::by_size {
 namespace {
 
 constexpr const char* kPlugins[] = {"default", "second", "third", "fourth"};
-constexpr int kHeldWorks = 8;  // by threads of the inner communicators, see WorkPool
 constexpr size_t kKinds = static_cast<size_t>(TransferKind::kBarrier) + 1;
 
 using Inner = std::map<std::string, std::unique_ptr<Communicator>, std::less<>>;
 
-class ChosenWork final : public kit::OuterWork {
+class Works final : public kit::PassedWorks {
  public:
-  void SetFailure(const std::shared_ptr<kit::Failure>& failure) { failure_ = failure; }
+  explicit Works(kit::Failure::Stop stop) : failure(std::move(stop)) {}
+
+  kit::Failure failure;
 
  private:
-  void Ended(const Status& status) noexcept override {
-    if (!status.ok()) (void)failure_->Fail(status);
-  }
-
-  std::shared_ptr<kit::Failure> failure_;  // may outlive the communicator
+  Status Failed(Status status) noexcept override { return failure.Fail(status); }
 };
 
 class BySize final : public CommunicatorBase, WireProgressBase {
@@ -101,18 +98,13 @@ class BySize final : public CommunicatorBase, WireProgressBase {
     return all;
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    if (failure_->raised()) return failure_->reason();
+    if (works_->failure.raised()) return works_->failure.reason();
     if (!kit::InRange(transfer.kind, TransferKind::kBarrier)) {
       return kit::InvalidTransfer("unknown kind", static_cast<int32_t>(transfer.kind));
     }
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, works_->Take(transfer));
-    auto* const work = static_cast<ChosenWork*>(taken);
-    work->SetFailure(failure_);
-    ENGINE_RETURN_IF_ERROR(work->SubmitTo(Choose(transfer)));
-    *out = work;
-    return {};
+    return works_->Submit(Choose(transfer), transfer, out);
   }
-  void Abort(const Status& reason) noexcept override { failure_->Abort(reason); }
+  void Abort(const Status& reason) noexcept override { works_->failure.Abort(reason); }
 
  private:
   struct Choice {
@@ -130,11 +122,9 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   const RankInfo ranks_;
   const Inner inner_;
   std::array<std::vector<Choice>, kKinds> choices_;  // ascending; the last one takes all
-  const std::shared_ptr<kit::Failure> failure_ =
-      std::make_shared<kit::Failure>([this](const Status& reason, bool) {
-        for (const auto& [name, one] : inner_) one->Abort(reason);
-      });
-  const std::shared_ptr<kit::WorkPool> works_ = kit::WorkPool::Create<ChosenWork>(kHeldWorks);
+  const std::shared_ptr<Works> works_ = std::make_shared<Works>([this](const Status& reason, bool) {
+    for (const auto& [name, one] : inner_) one->Abort(reason);
+  });
 };
 
 // All ranks see the tables of all, so each of them fails.
