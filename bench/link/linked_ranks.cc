@@ -17,14 +17,14 @@ Command OnHost(Command command, const LinkedHosts& hosts, int host) {
 }  // namespace
 
 std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
-                                  const std::string& output) {
+                                  const std::string& output, int ranks_per_host) {
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
-    Command of_rank = OnHost(command, hosts, rank);
+    Command of_rank = OnHost(command, hosts, rank / ranks_per_host);
     of_rank.environment["RANK"] = std::to_string(rank);
     of_rank.environment["WORLD_SIZE"] = std::to_string(ranks);
-    of_rank.environment["LOCAL_RANK"] = std::to_string(0);
-    of_rank.environment["LOCAL_WORLD_SIZE"] = std::to_string(1);
+    of_rank.environment["LOCAL_RANK"] = std::to_string(rank % ranks_per_host);
+    of_rank.environment["LOCAL_WORLD_SIZE"] = std::to_string(ranks_per_host);
     of_rank.environment["MASTER_ADDR"] = hosts.Address(0);
     of_rank.environment["MASTER_PORT"] = kRendezvousPort;
     of_rank.output = output + std::to_string(rank);

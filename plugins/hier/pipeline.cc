@@ -30,7 +30,7 @@ void Copy(std::byte* to, const std::byte* from, size_t bytes) noexcept {
 
 }  // namespace
 
-Result<Level> Level::Make(Host& host, std::string_view plugin, const char* label,
+Result<Level> Level::Make(Host& host, std::string_view plugin, std::string_view label,
                           const std::vector<int32_t>& ranks, int32_t own) {
   Level level;
   ENGINE_ASSIGN_OR_RETURN(level.communicator, kit::MakeInner(host, plugin, label, ranks));
@@ -41,11 +41,11 @@ Result<Level> Level::Make(Host& host, std::string_view plugin, const char* label
 }
 
 // Slots that no transfer uses get no pages.
-Pipeline::Pipeline(Hosts hosts, const Level& inner, const Level& outer, size_t part_bytes,
-                   kit::Failure& failure, kit::Progress& progress)
+Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Failure& failure,
+                   kit::Progress& progress)
     : hosts_(std::move(hosts)),
-      inner_(inner),
-      outer_(outer),
+      inner_(levels.inner),
+      outer_(levels.outer),
       only_(hosts_.count() == 1    ? &inner_
             : hosts_.widest() == 1 ? &outer_
                                    : nullptr),

@@ -23,12 +23,15 @@ namespace engine::hier {
 // A communicator of some ranks.
 struct Level {
   // Collective over `ranks`, one of which is `own`.
-  static Result<Level> Make(Host& host, std::string_view plugin, const char* label,
+  static Result<Level> Make(Host& host, std::string_view plugin, std::string_view label,
                             const std::vector<int32_t>& ranks, int32_t own);
 
   std::unique_ptr<Communicator> communicator;
   WireProgress* wire = nullptr;  // or null
   int32_t next = 0;              // the rank after this one, in the numbers of the run
+};
+struct Levels {
+  Level inner, outer;
 };
 
 // A transfer goes in chunks through stages: while one chunk is between the hosts the next one is
@@ -46,8 +49,8 @@ struct Level {
 class Pipeline final : public kit::Transport {
  public:
   // All but `hosts` are borrowed. A rank moves `part_bytes` of a chunk between the hosts.
-  Pipeline(Hosts hosts, const Level& inner, const Level& outer, size_t part_bytes,
-           kit::Failure& failure, kit::Progress& progress);
+  Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Failure& failure,
+           kit::Progress& progress);
 
   Status Run(kit::PooledWork& work) noexcept override;
   int32_t WaitingFor() const noexcept override;

@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/ext/shared_memory.h"
 #include "hosts.h"
@@ -22,32 +24,33 @@ namespace {
 
 class HierCommunicator final : public CommunicatorBase {
  public:
-  HierCommunicator(Host& host, const std::string& prefix, const Hosts& hosts, Level inner,
-                   Level outer, size_t part_bytes)
+  HierCommunicator(Host& host, const std::string& prefix, const Hosts& hosts,
+                   std::vector<Levels> levels, size_t part_bytes)
       : ranks_(host.rank_info()),
-        inner_(std::move(inner)),
-        outer_(std::move(outer)),
+        levels_(std::move(levels)),
         failure_(host, prefix,
                  [this](const Status& reason, bool) {
-                   inner_.communicator->Abort(reason);
-                   outer_.communicator->Abort(reason);
+                   for (const Levels& lane : levels_) {
+                     lane.inner.communicator->Abort(reason);
+                     lane.outer.communicator->Abort(reason);
+                   }
                  }),
         progress_(host, prefix),
-        lanes_("hier", MakePipeline(hosts, part_bytes), std::chrono::microseconds(0), failure_,
+        lanes_("hier", MakeLanes(hosts, part_bytes), std::chrono::microseconds(0), failure_,
                progress_) {}
   // Members go from the last to the first: lanes_ joins the thread that uses the others.
   ~HierCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   }
 
-  // Memory of a host's ranks is that of the inner communicator.
+  // Memory of a host's ranks is that of the first lane; the others copy it.
   void* Query(std::string_view id) noexcept override {
     if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
-    return id == SharedMemory::kId ? inner_.communicator->Query(id, 0) : nullptr;
+    return id == SharedMemory::kId ? levels_[0].inner.communicator->Query(id, 0) : nullptr;
   }
   CommunicatorTraits traits() const noexcept override {
-    const CommunicatorTraits inner = inner_.communicator->traits();
-    const CommunicatorTraits outer = outer_.communicator->traits();
+    const CommunicatorTraits inner = levels_[0].inner.communicator->traits();
+    const CommunicatorTraits outer = levels_[0].outer.communicator->traits();
     return {.kinds = kit::kCollectives,
             .dtypes = inner.dtypes & outer.dtypes,
             .ordered = 1,
@@ -61,16 +64,17 @@ class HierCommunicator final : public CommunicatorBase {
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
-  kit::Transports MakePipeline(const Hosts& hosts, size_t part_bytes) {
-    kit::Transports one;
-    if (ranks_.world_size == 1) return one;
-    one.push_back(
-        std::make_unique<Pipeline>(hosts, inner_, outer_, part_bytes, failure_, progress_));
-    return one;
+  kit::Transports MakeLanes(const Hosts& hosts, size_t part_bytes) {
+    kit::Transports lanes;
+    for (const Levels& lane : levels_) {
+      if (ranks_.world_size == 1) break;
+      lanes.push_back(std::make_unique<Pipeline>(hosts, lane, part_bytes, failure_, progress_));
+    }
+    return lanes;
   }
 
   const RankInfo ranks_;
-  const Level inner_, outer_;
+  const std::vector<Levels> levels_;  // of each lane
   kit::Failure failure_;
   kit::Progress progress_;
   kit::Lanes lanes_;  // uses all of the above
@@ -96,17 +100,20 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
         ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
         ENGINE_ASSIGN_OR_RETURN(const Hosts hosts,
                                 FindHosts(rendezvous, rank, options.Int("ranks_per_host")));
-        const auto make = [&](const char* option,
-                              const std::vector<int32_t>& ranks) -> Result<Level> {
+        std::vector<Levels> levels;
+        const auto make = [&](const char* option, const std::vector<int32_t>& ranks, Level* level) {
           const std::string_view plugin = options.String(option);
-          ENGINE_ASSIGN_OR_RETURN(Level level, Level::Make(host, plugin, option, ranks, rank.rank));
-          ENGINE_RETURN_IF_ERROR(CheckKinds(level, option, plugin));
-          return level;
+          const std::string label = option + std::to_string(levels.size());
+          ENGINE_ASSIGN_OR_RETURN(*level, Level::Make(host, plugin, label, ranks, rank.rank));
+          return CheckKinds(*level, option, plugin);
         };
-        ENGINE_ASSIGN_OR_RETURN(Level inner, make("inner", hosts.local_ranks()));
-        ENGINE_ASSIGN_OR_RETURN(Level outer, make("outer", hosts.peers()));
+        for (int64_t lane = 0; lane < options.Int("lanes"); ++lane) {
+          Levels& made = levels.emplace_back();
+          ENGINE_RETURN_IF_ERROR(make("inner", hosts.local_ranks(), &made.inner));
+          ENGINE_RETURN_IF_ERROR(make("outer", hosts.peers(), &made.outer));
+        }
         return std::make_unique<HierCommunicator>(host, rendezvous.prefix(), hosts,
-                                                  std::move(inner), std::move(outer),
+                                                  std::move(levels),
                                                   static_cast<size_t>(options.Int("part_bytes")));
       });
 }
@@ -124,6 +131,8 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                kit::PluginOption("outer", "tcp", "communicator", "between hosts"),
                kit::IntOption("ranks_per_host", "0", 0, 1 << 20,
                               "so many consecutive ranks are a host; 0: what the launcher says"),
+               kit::IntOption("lanes", "1", 1, 16,
+                              "transfers that run at once, each over communicators of its own"),
                kit::IntOption("part_bytes", "262144", 1024, 1 << 30,
                               "of a rank, moved between hosts at once")});
 
