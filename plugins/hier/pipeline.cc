@@ -44,10 +44,9 @@ Result<Level> Level::Make(Host& host, std::string_view plugin, std::string_view 
 Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Failure& failure,
                    kit::Progress& progress)
     : hosts_(std::move(hosts)),
-      inner_(levels.inner),
-      outer_(levels.outer),
-      only_(hosts_.count() == 1    ? &inner_
-            : hosts_.widest() == 1 ? &outer_
+      levels_(levels),
+      only_(hosts_.count() == 1    ? &levels[0]
+            : hosts_.widest() == 1 ? &levels[1]
                                    : nullptr),
       is_between_(hosts_.even || hosts_.own.local == 0),
       part_bytes_(std::max(part_bytes, hosts_.count() * sizeof(float))),
@@ -61,6 +60,7 @@ Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Fa
 Status Pipeline::Run(kit::PooledWork& work) noexcept {
   work_ = &work;
   transfer_ = work.transfer();
+  count_ = static_cast<size_t>(transfer_.count);
   send_ = static_cast<const std::byte*>(transfer_.send);
   recv_ = static_cast<std::byte*>(transfer_.recv);
   Status status = RunChunks();
@@ -76,37 +76,30 @@ Status Pipeline::Run(kit::PooledWork& work) noexcept {
 }
 
 Status Pipeline::RunChunks() noexcept {
-  constexpr auto kLast = static_cast<int64_t>(kStages);
-  const int64_t size = ChunkCount();
-  const int64_t chunks = std::max<int64_t>(1, (transfer_.count + size - 1) / size);
-  for (int64_t step = 0; step < chunks + kLast; ++step) {
-    for (int64_t stage = std::max<int64_t>(0, step - chunks + 1); stage <= std::min(step, kLast);
+  const size_t size = ChunkCount(), chunks = std::max<size_t>(1, (count_ + size - 1) / size);
+  for (size_t step = 0; step < chunks + kStages; ++step) {
+    for (size_t stage = step < chunks ? 0 : step - chunks + 1; stage <= std::min(step, kStages);
          ++stage) {
-      const int64_t chunk = step - stage;
-      Slot& slot = slots_[static_cast<size_t>(chunk) % kSlots];
+      const size_t chunk = step - stage;
+      Slot& slot = slots_[chunk % kSlots];
       if (stage == 0) {
         slot.begin = chunk * size;
-        slot.count = std::min(size, transfer_.count - slot.begin);
+        slot.count = std::min(size, count_ - slot.begin);
         Prepare(slot);
       }
       ENGINE_RETURN_IF_ERROR(Await(slot));
-      if (stage == kLast) {
-        Finish(slot);
-      } else {
-        ENGINE_RETURN_IF_ERROR(Start(slot, static_cast<size_t>(stage), chunk));
-      }
+      ENGINE_RETURN_IF_ERROR(stage < kStages ? Start(slot, stage, chunk) : Finish(slot));
     }
   }
   return {};
 }
 
 // Keys inside differ where those of the transfer do: ranks that are in different ones hear of it.
-Status Pipeline::Start(Slot& slot, size_t stage, int64_t chunk) noexcept {
+Status Pipeline::Start(Slot& slot, size_t stage, size_t chunk) noexcept {
   slot.level = slot.stages[stage].level;
   if (slot.level == nullptr) return {};
   Transfer& transfer = slot.stages[stage].transfer;
-  const uint64_t number = static_cast<uint64_t>(chunk) * kStages + stage;
-  if (transfer.key != 0) transfer.key = transfer.key * 0x9e3779b97f4a7c15 + number;
+  if (transfer.key != 0) transfer.key = transfer.key * 0x9e3779b97f4a7c15 + chunk * kStages + stage;
   transfer.timeout_ms = InnerTimeoutMs(transfer_);
   ENGINE_RETURN_IF_ERROR(slot.level->communicator->Submit(transfer, &slot.work));
   work_->MarkStarted();
@@ -126,9 +119,7 @@ Status Pipeline::Await(Slot& slot) noexcept {
 // The thread that looks for late transfers asks, once a tick: a chunk that moves slowly is not late.
 int32_t Pipeline::WaitingFor() const noexcept {
   uint64_t moved = 0;
-  for (const Level* level : {&inner_, &outer_}) {
-    if (level->wire) moved += level->wire->bytes_moved();
-  }
+  for (const Level& level : levels_) moved += level.wire ? level.wire->bytes_moved() : 0;
   if (moved_.exchange(moved, std::memory_order_relaxed) != moved) progress_.Moved(1);
   const Level* const level = waits_in_.load(std::memory_order_relaxed);
   return level ? level->next : -1;
@@ -136,15 +127,13 @@ int32_t Pipeline::WaitingFor() const noexcept {
 
 // ---- What the stages of a chunk are. Pointers are those of the running transfer, or of the slot.
 
-int64_t Pipeline::ChunkCount() const noexcept {
-  if (only_) return std::max<int64_t>(transfer_.count, 1);
-  size_t count = part_bytes_ / SizeOf(transfer_.dtype);
-  if (transfer_.kind == TransferKind::kAllReduce && hosts_.even) count *= hosts_.widest();
-  if (transfer_.kind == TransferKind::kReduceScatter ||
-      transfer_.kind == TransferKind::kAllGather) {
-    count /= hosts_.count();
-  }
-  return static_cast<int64_t>(count);
+size_t Pipeline::ChunkCount() const noexcept {
+  if (only_) return std::max<size_t>(count_, 1);
+  const size_t part = part_bytes_ / SizeOf(transfer_.dtype);
+  const bool is_of_all =
+      transfer_.kind == TransferKind::kReduceScatter || transfer_.kind == TransferKind::kAllGather;
+  if (is_of_all) return part / hosts_.count();
+  return transfer_.kind == TransferKind::kAllReduce && hosts_.even ? part * hosts_.widest() : part;
 }
 
 void Pipeline::Prepare(Slot& slot) noexcept {
@@ -175,35 +164,31 @@ void Pipeline::PrepareAllReduce(Slot& slot) noexcept {
   const std::byte* in = send_ + Bytes(slot.begin);
   std::byte* out = recv_ + Bytes(slot.begin);
   if (!hosts_.even) return SumOverLeaders(slot, in, out, slot.count);
-  const size_t ranks = hosts_.widest(), count = static_cast<size_t>(slot.count);
-  const size_t part = (count + ranks - 1) / ranks;
-  if (part * ranks != count) {
+  const size_t ranks = hosts_.widest(), part = (slot.count + ranks - 1) / ranks;
+  if (part * ranks != slot.count) {
     out = slot.bytes.get();
-    Copy(out, in, Bytes(count));
-    std::memset(out + Bytes(count), 0, Bytes(part * ranks - count));
+    Copy(out, in, Bytes(slot.count));
+    std::memset(out + Bytes(slot.count), 0, Bytes(part * ranks - slot.count));
     slot.result = in = out;
   }
   std::byte* const own = out + Bytes(part * hosts_.own.local);
-  const auto part_count = static_cast<int64_t>(part);
-  Set(slot, 0, TransferKind::kReduceScatter, in, own, part_count);
-  Set(slot, 1, TransferKind::kAllReduce, own, own, part_count);
-  Set(slot, 2, TransferKind::kAllGather, own, out, part_count);
+  Set(slot, 0, TransferKind::kReduceScatter, in, own, part);
+  Set(slot, 1, TransferKind::kAllReduce, own, own, part);
+  Set(slot, 2, TransferKind::kAllGather, own, out, part);
 }
 
 // What the ranks of a column want lies together: it is that rank's slice inside.
 void Pipeline::PrepareReduceScatter(Slot& slot) noexcept {
   std::byte* const all = slot.bytes.get();
-  const size_t part = Bytes(slot.count), hosts = hosts_.count();
+  const size_t part = Bytes(slot.count), host_count = hosts_.count() * slot.count;
   for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
-    const std::byte* const slice = send_ + rank * Bytes(transfer_.count);
-    Copy(all + PlaceOf(rank) * part, slice + Bytes(slot.begin), part);
+    Copy(all + PlaceOf(rank) * part, send_ + Bytes(rank * count_ + slot.begin), part);
   }
-  const auto host_count = static_cast<int64_t>(hosts) * slot.count;
   if (!hosts_.even) {
     slot.result = all;
-    return SumOverLeaders(slot, all, all, host_count * static_cast<int64_t>(hosts_.widest()));
+    return SumOverLeaders(slot, all, all, hosts_.widest() * host_count);
   }
-  std::byte* const own = all + hosts_.own.local * hosts * part;
+  std::byte* const own = all + Bytes(hosts_.own.local * host_count);
   Set(slot, 0, TransferKind::kReduceScatter, all, own, host_count);
   Set(slot, 1, TransferKind::kReduceScatter, own, recv_ + Bytes(slot.begin), slot.count);
 }
@@ -212,19 +197,12 @@ void Pipeline::PrepareReduceScatter(Slot& slot) noexcept {
 void Pipeline::PrepareAllGather(Slot& slot) noexcept {
   std::byte* const all = slot.bytes.get();
   const std::byte* const in = send_ + Bytes(slot.begin);
-  const size_t part = Bytes(slot.count), hosts = hosts_.count(), widest = hosts_.widest();
+  const size_t group = hosts_.even ? hosts_.count() : hosts_.widest(), count = group * slot.count;
+  std::byte* const own = all + Bytes((hosts_.even ? hosts_.own.local : hosts_.own.host) * count);
   slot.result = all;
-  if (hosts_.even) {
-    std::byte* const own = all + hosts_.own.local * hosts * part;
-    Set(slot, 1, TransferKind::kAllGather, in, own, slot.count);
-    return Set(slot, 2, TransferKind::kAllGather, own, all,
-               static_cast<int64_t>(hosts) * slot.count);
-  }
-  std::byte* const own = all + hosts_.own.host * widest * part;
-  const auto host_count = static_cast<int64_t>(widest) * slot.count;
-  Set(slot, 0, TransferKind::kAllGather, in, own, slot.count);
-  Set(slot, 1, TransferKind::kAllGather, own, all, host_count);
-  Set(slot, 2, TransferKind::kBroadcast, all, all, static_cast<int64_t>(hosts) * host_count);
+  Set(slot, hosts_.even ? 1 : 0, TransferKind::kAllGather, in, own, slot.count);
+  Set(slot, hosts_.even ? 2 : 1, TransferKind::kAllGather, own, all, count);
+  if (!hosts_.even) Set(slot, 2, TransferKind::kBroadcast, all, all, hosts_.count() * count);
 }
 
 // Between hosts it goes from the root, or from the leader of its host, to which it goes first.
@@ -236,18 +214,16 @@ void Pipeline::PrepareBroadcast(Slot& slot) noexcept {
   std::byte* const data = whole + Bytes(slot.begin);
   if (is_root && recv_ && recv_ != send_) slot.result = data;
   const bool begins_here = root.host == hosts_.own.host && root.local != sender;
-  if (begins_here) {
-    Set(slot, 0, TransferKind::kBroadcast, data, data, slot.count, root.local);
-  }
-  if (hosts_.own.local == sender) {
-    const size_t from = hosts_.even ? root.peer : root.host;
-    Set(slot, 1, TransferKind::kBroadcast, data, data, slot.count, from);
-  }
-  if (!begins_here) Set(slot, 2, TransferKind::kBroadcast, data, data, slot.count, sender);
+  constexpr auto kKind = TransferKind::kBroadcast;
+  if (begins_here) Set(slot, 0, kKind, data, data, slot.count, root.local);
+  // Where hosts are not even, leaders are in the order of their hosts.
+  const size_t from = hosts_.even ? root.peer : root.host;
+  if (hosts_.own.local == sender) Set(slot, 1, kKind, data, data, slot.count, from);
+  if (!begins_here) Set(slot, 2, kKind, data, data, slot.count, sender);
 }
 
 void Pipeline::SumOverLeaders(Slot& slot, const std::byte* in, std::byte* out,
-                              int64_t count) noexcept {
+                              size_t count) noexcept {
   Set(slot, 0, TransferKind::kAllReduce, in, out, count);
   Set(slot, 1, TransferKind::kAllReduce, out, out, count);
   Set(slot, 2, TransferKind::kBroadcast, out, out, count);
@@ -255,29 +231,32 @@ void Pipeline::SumOverLeaders(Slot& slot, const std::byte* in, std::byte* out,
 
 // Stage 1 is between hosts, of a rank that takes part in that; the others are inside.
 void Pipeline::Set(Slot& slot, size_t stage, TransferKind kind, const void* send, void* recv,
-                   int64_t count, size_t root) const noexcept {
+                   size_t count, size_t root) const noexcept {
   if (stage == 1 && !is_between_) return;
-  Stage& set = slot.stages[stage];
-  set = {stage == 1 ? &outer_ : &inner_, transfer_};
-  set.transfer.kind = kind;
-  set.transfer.send = send;
-  set.transfer.recv = recv;
-  set.transfer.count = count;
-  set.transfer.root = static_cast<int32_t>(root);
+  Transfer transfer = transfer_;
+  transfer.kind = kind;
+  transfer.send = send;
+  transfer.recv = recv;
+  transfer.count = static_cast<int64_t>(count);
+  transfer.root = static_cast<int32_t>(root);
+  slot.stages[stage] = {&levels_[stage % 2], transfer};
 }
 
-void Pipeline::Finish(const Slot& slot) const noexcept {
-  if (slot.result == nullptr) return;
+Status Pipeline::Finish(const Slot& slot) const noexcept {
+  if (slot.result == nullptr) return {};
   const size_t part = Bytes(slot.count);
   std::byte* const out = recv_ + Bytes(slot.begin);
   if (transfer_.kind == TransferKind::kReduceScatter) {
     const auto own = static_cast<size_t>(hosts_.local_ranks()[hosts_.own.local]);
-    return Copy(out, slot.result + PlaceOf(own) * part, part);
+    Copy(out, slot.result + PlaceOf(own) * part, part);
+  } else if (transfer_.kind == TransferKind::kAllGather) {
+    for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
+      Copy(out + Bytes(rank * count_), slot.result + PlaceOf(rank) * part, part);
+    }
+  } else {
+    Copy(out, slot.result, part);
   }
-  if (transfer_.kind != TransferKind::kAllGather) return Copy(out, slot.result, part);
-  for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
-    Copy(out + rank * Bytes(transfer_.count), slot.result + PlaceOf(rank) * part, part);
-  }
+  return {};
 }
 
 }  // namespace engine::hier

@@ -30,9 +30,8 @@ struct Level {
   WireProgress* wire = nullptr;  // or null
   int32_t next = 0;              // the rank after this one, in the numbers of the run
 };
-struct Levels {
-  Level inner, outer;
-};
+// Inside of hosts, and between them.
+using Levels = std::array<Level, 2>;
 
 // A transfer goes in chunks through stages: while one chunk is between the hosts the next one is
 // reduced inside.
@@ -61,8 +60,8 @@ class Pipeline final : public kit::Transport {
     const Level* level = nullptr;  // null: nothing to do for this rank
     Transfer transfer;
   };
-  struct Slot {                    // of a chunk
-    int64_t begin = 0, count = 0;  // elements of each rank's part, or of the whole
+  struct Slot {                   // of a chunk
+    size_t begin = 0, count = 0;  // elements of each rank's part, or of the whole
     std::array<Stage, kStages> stages;
     Work* work = nullptr;  // the stage under way
     const Level* level = nullptr;
@@ -71,19 +70,19 @@ class Pipeline final : public kit::Transport {
   };
 
   Status RunChunks() noexcept;
-  Status Start(Slot& slot, size_t stage, int64_t chunk) noexcept;
+  Status Start(Slot& slot, size_t stage, size_t chunk) noexcept;
   Status Await(Slot& slot) noexcept;
 
-  int64_t ChunkCount() const noexcept;
+  size_t ChunkCount() const noexcept;
   void Prepare(Slot& slot) noexcept;
   void PrepareAllReduce(Slot& slot) noexcept;
   void PrepareReduceScatter(Slot& slot) noexcept;
   void PrepareAllGather(Slot& slot) noexcept;
   void PrepareBroadcast(Slot& slot) noexcept;
-  void SumOverLeaders(Slot& slot, const std::byte* in, std::byte* out, int64_t count) noexcept;
-  void Set(Slot& slot, size_t stage, TransferKind kind, const void* send, void* recv, int64_t count,
+  void SumOverLeaders(Slot& slot, const std::byte* in, std::byte* out, size_t count) noexcept;
+  void Set(Slot& slot, size_t stage, TransferKind kind, const void* send, void* recv, size_t count,
            size_t root = 0) const noexcept;
-  void Finish(const Slot& slot) const noexcept;
+  Status Finish(const Slot& slot) const noexcept;
 
   // Where a rank's elements lie in the bytes of a slot, in parts of a rank.
   size_t PlaceOf(size_t rank) const noexcept {
@@ -92,10 +91,9 @@ class Pipeline final : public kit::Transport {
                        : place.host * hosts_.widest() + place.local;
   }
   size_t Bytes(size_t count) const noexcept { return count * SizeOf(transfer_.dtype); }
-  size_t Bytes(int64_t count) const noexcept { return Bytes(static_cast<size_t>(count)); }
 
   const Hosts hosts_;
-  const Level &inner_, &outer_;
+  const Levels& levels_;
   const Level* const only_;  // that moves every transfer whole, or null
   const bool is_between_;    // this rank moves bytes between hosts
   const size_t part_bytes_;
@@ -104,6 +102,7 @@ class Pipeline final : public kit::Transport {
   std::array<Slot, kSlots> slots_;
   kit::PooledWork* work_ = nullptr;  // the running one, and what follows from it:
   Transfer transfer_;
+  size_t count_ = 0;
   const std::byte* send_ = nullptr;
   std::byte* recv_ = nullptr;
   std::atomic<const Level*> waits_in_{nullptr};  // these two publish nothing

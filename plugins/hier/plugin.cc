@@ -24,21 +24,22 @@ namespace {
 
 class HierCommunicator final : public CommunicatorBase {
  public:
-  HierCommunicator(Host& host, const std::string& prefix, const Hosts& hosts,
-                   std::vector<Levels> levels, size_t part_bytes)
+  HierCommunicator(Host& host, const std::string& prefix, const CommunicatorTraits& traits,
+                   const Hosts& hosts, std::vector<Levels> levels, size_t part_bytes)
       : ranks_(host.rank_info()),
+        traits_(traits),
         levels_(std::move(levels)),
         failure_(host, prefix,
                  [this](const Status& reason, bool) {
-                   for (const Levels& lane : levels_) {
-                     lane.inner.communicator->Abort(reason);
-                     lane.outer.communicator->Abort(reason);
+                   for (const auto& [inner, outer] : levels_) {
+                     inner.communicator->Abort(reason);
+                     outer.communicator->Abort(reason);
                    }
                  }),
         progress_(host, prefix),
         lanes_("hier", MakeLanes(hosts, part_bytes), std::chrono::microseconds(0), failure_,
                progress_) {}
-  // Members go from the last to the first: lanes_ joins the thread that uses the others.
+  // Members go from the last to the first: lanes_ joins the threads that use the others.
   ~HierCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   }
@@ -46,17 +47,9 @@ class HierCommunicator final : public CommunicatorBase {
   // Memory of a host's ranks is that of the first lane; the others copy it.
   void* Query(std::string_view id) noexcept override {
     if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
-    return id == SharedMemory::kId ? levels_[0].inner.communicator->Query(id, 0) : nullptr;
+    return id == SharedMemory::kId ? levels_[0][0].communicator->Query(id, 0) : nullptr;
   }
-  CommunicatorTraits traits() const noexcept override {
-    const CommunicatorTraits inner = levels_[0].inner.communicator->traits();
-    const CommunicatorTraits outer = levels_[0].outer.communicator->traits();
-    return {.kinds = kit::kCollectives,
-            .dtypes = inner.dtypes & outer.dtypes,
-            .ordered = 1,
-            .max_in_flight = lanes_.count(),
-            .no_op = inner.no_op | outer.no_op};
-  }
+  CommunicatorTraits traits() const noexcept override { return traits_; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "hier", TransferKind::kBarrier));
     return lanes_.Submit(transfer, out);
@@ -74,48 +67,46 @@ class HierCommunicator final : public CommunicatorBase {
   }
 
   const RankInfo ranks_;
+  const CommunicatorTraits traits_;
   const std::vector<Levels> levels_;  // of each lane
   kit::Failure failure_;
   kit::Progress progress_;
   kit::Lanes lanes_;  // uses all of the above
 };
 
-Status CheckKinds(const Level& level, const char* option, std::string_view plugin) {
-  const uint32_t missing = kit::kCollectives & ~level.communicator->traits().kinds;
-  for (auto kind = TransferKind::kAllReduce; kind <= TransferKind::kBarrier;
-       kind = static_cast<TransferKind>(static_cast<int32_t>(kind) + 1)) {
-    if ((missing & Bit(kind)) == 0) continue;
-    return Status::Error(StatusCode::kConfig,
-                         "hier.%s: '%.*s' has no %s, which hier needs: choose another communicator",
-                         option, static_cast<int>(plugin.size()), plugin.data(), Name(kind));
+Result<std::unique_ptr<HierCommunicator>> Make(Host& host, const Options& options) {
+  const RankInfo rank = host.rank_info();
+  kit::Rendezvous rendezvous(host);
+  ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
+  ENGINE_ASSIGN_OR_RETURN(const Hosts hosts,
+                          FindHosts(rendezvous, rank, options.Int("ranks_per_host")));
+  std::vector<Levels> levels(static_cast<size_t>(options.Int("lanes")));
+  CommunicatorTraits traits{.kinds = kit::kCollectives,
+                            .dtypes = kit::kAllDTypes,
+                            .max_in_flight = static_cast<uint32_t>(levels.size())};
+  for (size_t i = 0; i < 2 * levels.size(); ++i) {
+    const char* const option = i % 2 == 0 ? "inner" : "outer";
+    const std::string plugin(options.String(option)), label = option + std::to_string(i / 2);
+    const std::vector<int32_t>& ranks = i % 2 == 0 ? hosts.local_ranks() : hosts.peers();
+    Level& level = levels[i / 2][i % 2];
+    ENGINE_ASSIGN_OR_RETURN(level, Level::Make(host, plugin, label, ranks, rank.rank));
+    const CommunicatorTraits made = level.communicator->traits();
+    if ((~made.kinds & kit::kCollectives) != 0) {
+      return Status::Error(StatusCode::kConfig,
+                           "hier.%s: '%s' has not all of all-reduce, reduce-scatter, all-gather, "
+                           "broadcast and barrier: choose another communicator",
+                           option, plugin.c_str());
+    }
+    traits.dtypes &= made.dtypes;
+    traits.no_op |= made.no_op;
   }
-  return {};
+  return std::make_unique<HierCommunicator>(host, rendezvous.prefix(), traits, hosts,
+                                            std::move(levels),
+                                            static_cast<size_t>(options.Int("part_bytes")));
 }
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
-  return kit::CreateCommunicator(
-      host, "hier", out, [&]() -> Result<std::unique_ptr<HierCommunicator>> {
-        const RankInfo rank = host.rank_info();
-        kit::Rendezvous rendezvous(host);
-        ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
-        ENGINE_ASSIGN_OR_RETURN(const Hosts hosts,
-                                FindHosts(rendezvous, rank, options.Int("ranks_per_host")));
-        std::vector<Levels> levels;
-        const auto make = [&](const char* option, const std::vector<int32_t>& ranks, Level* level) {
-          const std::string_view plugin = options.String(option);
-          const std::string label = option + std::to_string(levels.size());
-          ENGINE_ASSIGN_OR_RETURN(*level, Level::Make(host, plugin, label, ranks, rank.rank));
-          return CheckKinds(*level, option, plugin);
-        };
-        for (int64_t lane = 0; lane < options.Int("lanes"); ++lane) {
-          Levels& made = levels.emplace_back();
-          ENGINE_RETURN_IF_ERROR(make("inner", hosts.local_ranks(), &made.inner));
-          ENGINE_RETURN_IF_ERROR(make("outer", hosts.peers(), &made.outer));
-        }
-        return std::make_unique<HierCommunicator>(host, rendezvous.prefix(), hosts,
-                                                  std::move(levels),
-                                                  static_cast<size_t>(options.Int("part_bytes")));
-      });
+  return kit::CreateCommunicator(host, "hier", out, [&] { return Make(host, options); });
 }
 
 }  // namespace
