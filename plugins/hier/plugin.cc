@@ -122,7 +122,7 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePl
                kit::PluginOption("outer", "tcp", "communicator", "between hosts"),
                kit::IntOption("ranks_per_host", "0", 0, 1 << 20,
                               "so many consecutive ranks are a host; 0: what the launcher says"),
-               kit::IntOption("lanes", "1", 1, 16,
+               kit::IntOption("lanes", "2", 1, 16,
                               "transfers that run at once, each over communicators of its own"),
                kit::IntOption("part_bytes", "262144", 1024, 1 << 30,
                               "of a rank, moved between hosts at once")});

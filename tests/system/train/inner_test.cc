@@ -3,7 +3,9 @@
 
 #include <fstream>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "app/config/config.h"
 #include "tests/support/expect_status.h"
