@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <span>
 #include <string>
@@ -17,7 +15,8 @@
 
 #include "app/plugins/option_value.h"
 #include "core/plugin/create_object.h"
-#include "kit/outer_work.h"
+#include "kit/inner_communicator.h"
+#include "kit/passed_work.h"
 #include "kit/rendezvous.h"
 
 namespace engine::plugins {
@@ -25,7 +24,8 @@ namespace {
 
 using plugin::PluginChoice;
 
-struct Group {
+class Group final : public kit::PassedWorks {
+ public:
   std::string name;            // "hier/inside@0,2", for messages
   std::vector<int32_t> ranks;  // of each, what the asking plugin calls it; empty: the same
 
@@ -38,24 +38,15 @@ struct Group {
         .WithContext("rank %d, which is rank %d of '%s'", rank, status.rank(), name.c_str())
         .WithRank(rank);
   }
-};
-
-constexpr int kHeldWorks = 8;  // by threads of a communicator, see WorkPool
-
-class GroupWork final : public kit::OuterWork {
- public:
-  void SetGroup(std::shared_ptr<const Group> group) { group_ = std::move(group); }
 
  private:
-  Status Outside(Status status) const noexcept override { return group_->Outside(status); }
-
-  std::shared_ptr<const Group> group_;
+  Status Failed(Status status) noexcept override { return Outside(status); }
 };
 
 // Hears of the end of the run, until its owner deletes it.
 class InnerCommunicator final : public CommunicatorBase {
  public:
-  InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<const Group> group,
+  InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<Group> group,
                     base::AbortSignal& abort)
       : made_(std::move(made)),
         group_(std::move(group)),
@@ -67,12 +58,7 @@ class InnerCommunicator final : public CommunicatorBase {
   CommunicatorTraits traits() const noexcept override { return made_->traits(); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (group_->ranks.empty()) return made_->Submit(transfer, out);
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, works_->Take(transfer));
-    auto* const work = static_cast<GroupWork*>(taken);
-    work->SetGroup(group_);
-    ENGINE_RETURN_IF_ERROR(group_->Outside(work->SubmitTo(*made_)));
-    *out = work;
-    return {};
+    return group_->Outside(group_->Submit(*made_, transfer, out));
   }
   void Abort(const Status& reason) noexcept override {
     const auto size = static_cast<int32_t>(group_->ranks.size());
@@ -81,8 +67,7 @@ class InnerCommunicator final : public CommunicatorBase {
 
  private:
   const std::unique_ptr<Communicator> made_;
-  const std::shared_ptr<const Group> group_;
-  const std::shared_ptr<kit::WorkPool> works_ = kit::WorkPool::Create<GroupWork>(kHeldWorks);
+  const std::shared_ptr<Group> group_;
   base::AbortSignal& abort_;
   const int token_;
 };
@@ -100,16 +85,6 @@ struct Inside {
   plugin::PluginHost host;
 };
 
-// The host that a rank is on, where the launcher says that it shares it. Ranks in two network
-// namespaces do not reach each other as those of one host do.
-std::string HostName(const RankInfo& rank) {
-  if (rank.local_world_size == 1) return "of rank " + std::to_string(rank.rank);
-  std::string kernel;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> kernel;
-  std::error_code error;
-  return kernel + std::filesystem::read_symlink("/proc/self/ns/net", error).string();
-}
-
 class Inner final : public InnerPluginsBase {
  public:
   Inner(const PluginChoice& outer, plugin::PluginHost& host)
@@ -118,16 +93,17 @@ class Inner final : public InnerPluginsBase {
   Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                             Communicator** out) noexcept override {
     return WithoutThrowing([&]() -> Status {
-      Group group{.name = std::string(inner.label), .ranks = {ranks.begin(), ranks.end()}};
+      const auto group = std::make_shared<Group>();
+      group->name = inner.label;
+      group->ranks.assign(ranks.begin(), ranks.end());
       base::RankContext rank = rank_;
-      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(&group, &rank.info));
+      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(group.get(), &rank.info));
       ENGINE_ASSIGN_OR_RETURN(Inside * inside,
-                              Prepare(inner, PluginKind::kCommunicator, group.name, rank));
+                              Prepare(inner, PluginKind::kCommunicator, group->name, rank));
       auto made = plugin::Create<Communicator>(inside->choice, inside->host, rank_.watch);
-      group.name.insert(0, outer_.entry.name + "/");
-      if (!made.ok()) return group.Outside(made.status());
-      const auto names = std::make_shared<const Group>(std::move(group));
-      *out = std::make_unique<InnerCommunicator>(std::move(*made), names, rank_.abort).release();
+      group->name.insert(0, outer_.entry.name + "/");
+      if (!made.ok()) return group->Outside(made.status());
+      *out = std::make_unique<InnerCommunicator>(std::move(*made), group, rank_.abort).release();
       return {};
     });
   }
@@ -173,7 +149,7 @@ class Inner final : public InnerPluginsBase {
              .local_world_size = 0,
              .rendezvous_timeout_ms = all.rendezvous_timeout_ms,
              .transfer_timeout_ms = all.transfer_timeout_ms};
-    const std::string name = HostName(all), key = "host of rank ";
+    const std::string name = kit::HostName(all), key = "host of rank ";
     ENGINE_RETURN_IF_ERROR(kit::SetText(host_, key + std::to_string(all.rank), name));
     for (const int32_t rank : ranks) {
       std::string other;

@@ -44,7 +44,7 @@ Result<int> RunAndPrint(const std::vector<std::string>& command, const bench::Li
   ENGINE_ASSIGN_OR_RETURN(const auto hosts, bench::LinkedHosts::Create(link));
   const std::vector<bench::Command> ranks = bench::RanksOnHosts(
       {.arguments = command, .environment = environment.variables, .output = ""}, *hosts,
-      link.hosts, scratch->path() + "/output.");
+      link.hosts * link.ranks_per_host, scratch->path() + "/output.", link.ranks_per_host);
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   ENGINE_ASSIGN_OR_RETURN(const auto ends, bench::RunTogether(ranks, timeout, &signals));
   const size_t failed = bench::FirstFailure(ends) % ends.size();  // of none the first

@@ -19,7 +19,7 @@ struct BenchHostsFlags {
 void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int* exit_code) {
   auto flags = std::make_shared<BenchHostsFlags>();
   CLI::App* hosts = bench.add_subcommand(
-      "hosts", "Run any program once per emulated host, numbered by the variables of torchrun");
+      "hosts", "Run any program as ranks on emulated hosts, numbered by the variables of torchrun");
   hosts->add_option("command", flags->command, "The program and its arguments, after --")
       ->required()
       ->type_name("PROGRAM ...");
@@ -28,6 +28,8 @@ void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int
   hosts->get_option("--link")->required();
   hosts->add_option("-n,--ranks", flags->link.hosts, "Number of hosts")
       ->check(CLI::Range(1, bench::kMaxLinkedHosts));
+  hosts->add_option("--ranks-per-host", flags->link.ranks_per_host, "Ranks on each of them")
+      ->check(CLI::Range(1, 64));
   hosts->add_option("--timeout", flags->timeout_s, "Seconds until it is ended")
       ->check(CLI::Range(1.0, 86400.0));
   hosts->footer(

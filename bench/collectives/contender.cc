@@ -38,22 +38,53 @@ Status ApplyOverride(const std::string& override, plugin::PluginChoice* choice) 
   return refuse("there is no option '" + key + "'" + plugins::DidYouMean(key, names));
 }
 
-}  // namespace
+// The plugin that an override names, or none: "tcp" of "tcp.timeout=3".
+std::string ScopeOf(const std::string& override) {
+  const std::string key = override.substr(0, override.find('='));
+  return key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
+}
 
-Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
-                                          const std::vector<std::string>& overrides,
-                                          const std::vector<std::string>& folders) {
+// Whether a plugin of this name is inside of `choice`.
+bool Holds(const plugin::PluginChoice& choice, const std::string& name) {
+  return std::any_of(choice.inner.begin(), choice.inner.end(), [&](const auto& inner) {
+    return inner.entry.name == name || Holds(inner, name);
+  });
+}
+
+// Overrides for other plugins are left to those inside.
+Result<plugin::PluginChoice> ChooseWithInner(const std::string& plugin,
+                                             const std::vector<std::string>& overrides,
+                                             const std::vector<std::string>& folders) {
   plugin::PluginChoice choice;
   ENGINE_ASSIGN_OR_RETURN(choice.entry, plugins::PluginCatalog::Scan(folders).Find(plugin));
   for (const OptionSpec* spec : plugins::OptionsOf(choice.entry.options, "")) {
     choice.options.push_back(plugins::DefaultOf(*spec));
   }
   for (const std::string& override : overrides) {
+    const std::string scope = ScopeOf(override);
+    if (!scope.empty() && scope != choice.entry.name) continue;
     ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &choice));
   }
+  std::vector<std::string> inside = overrides;
+  std::erase_if(inside, [](const std::string& override) { return ScopeOf(override).empty(); });
   for (const plugin::OwnedOption& option : choice.options) {
     if (option.type != OptionType::kPlugin || option.string == choice.entry.name) continue;
-    ENGINE_ASSIGN_OR_RETURN(choice.inner.emplace_back(), ChoosePlugin(option.string, {}, folders));
+    ENGINE_ASSIGN_OR_RETURN(choice.inner.emplace_back(),
+                            ChooseWithInner(option.string, inside, folders));
+  }
+  return choice;
+}
+
+}  // namespace
+
+Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
+                                          const std::vector<std::string>& overrides,
+                                          const std::vector<std::string>& folders) {
+  ENGINE_ASSIGN_OR_RETURN(auto choice, ChooseWithInner(plugin, overrides, folders));
+  for (const std::string& override : overrides) {
+    const std::string scope = ScopeOf(override);
+    if (scope.empty() || scope == choice.entry.name || Holds(choice, scope)) continue;
+    ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &choice));  // which says that it is none
   }
   return choice;
 }

@@ -11,7 +11,7 @@
 namespace engine::bench {
 
 // `plugin`: a name, looked up in `folders`, or the path of a library (with a slash in it).
-// `overrides`: "timeout=3" or "tcp.timeout=3". kPlugin when there is no such plugin, kConfig when an
+// `overrides`: "timeout=3" or "tcp.timeout=3", also of plugins inside of it. kPlugin when there is no such plugin, kConfig when an
 // option is unknown or wrong.
 Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
                                           const std::vector<std::string>& overrides,

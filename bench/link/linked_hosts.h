@@ -22,6 +22,7 @@ namespace engine::bench {
 constexpr int kMaxLinkedHosts = 64;
 struct LinkOptions {
   int hosts = 2;                     // 1 .. kMaxLinkedHosts
+  int ranks_per_host = 1;            // of who starts ranks on all of them
   std::string rate = "1gbit";        // of each link, each way: a number and kbit, mbit or gbit
   int64_t burst_bytes = 256 << 10;   // of the token bucket
   int64_t limit_bytes = 2 << 20;     // that may wait in front of it; what is more is dropped

@@ -24,11 +24,11 @@ void SetRank(int rank, int ranks, int local_rank, int local_ranks, Command* comm
 }
 
 std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
-                                  const std::string& output) {
+                                  const std::string& output, int ranks_per_host) {
   std::vector<Command> commands;
   for (int rank = 0; rank < ranks; ++rank) {
-    Command of_rank = OnHost(command, hosts, rank);
-    SetRank(rank, ranks, 0, 1, &of_rank);
+    Command of_rank = OnHost(command, hosts, rank / ranks_per_host);
+    SetRank(rank, ranks, rank % ranks_per_host, ranks_per_host, &of_rank);
     of_rank.environment["MASTER_ADDR"] = hosts.Address(0);
     of_rank.environment["MASTER_PORT"] = kRendezvousPort;
     of_rank.output = output + std::to_string(rank);

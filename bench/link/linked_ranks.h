@@ -1,4 +1,4 @@
-// Ranks and servers as processes, each on a host of its own.
+// Ranks and servers as processes on hosts of their own.
 #pragma once
 
 #include <string>
@@ -12,10 +12,11 @@ namespace engine::bench {
 // Adds to the environment of `command` the variables by which torchrun numbers a rank.
 void SetRank(int rank, int ranks, int local_rank, int local_ranks, Command* command);
 
-// `command` once on each of the first `ranks` hosts, with the variables of torchrun that number its
-// rank; what rank R prints goes to the file `output` + R.
+// `command` for each of `ranks`, of which `ranks_per_host` divides them and so many consecutive ones
+// are on a host, with the variables of torchrun that number them; what rank R prints goes to the file
+// `output` + R.
 std::vector<Command> RanksOnHosts(const Command& command, const LinkedHosts& hosts, int ranks,
-                                  const std::string& output);
+                                  const std::string& output, int ranks_per_host = 1);
 
 // Where the store of those ranks listens: HOST:PORT.
 std::string RendezvousOf(const LinkedHosts& hosts);

@@ -23,13 +23,11 @@ class OuterWork : public PooledWork {
     Release();
     return status;
   }
-  Status WaitStream(Stream* stream) noexcept final { return Outside(inner_->WaitStream(stream)); }
+  Status WaitStream(Stream* stream) noexcept final { return inner_->WaitStream(stream); }
 
  protected:
   // The transfer has ended so: once, before the caller hears of it. [any-thread]
   virtual void Ended(const Status& status) noexcept { (void)status; }
-  // What the caller is told for a status of the inner work. [any-thread]
-  virtual Status Outside(Status status) const noexcept { return status; }
 
  private:
   void Help(Clock::time_point give_up) noexcept final {
@@ -44,7 +42,7 @@ class OuterWork : public PooledWork {
     const Status status = inner_->WaitHost(0);
     MarkStarted(inner_->started_ns());
     Ended(status);
-    Complete(Outside(status));
+    Complete(status);
   }
   void Drop() noexcept final {
     if (inner_ != nullptr) std::exchange(inner_, nullptr)->Release();

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/ext/inner_plugins.h"
 #include "engine/plugin.h"
 #include "kit/communicator.h"
+#include "kit/inner_communicator.h"
 #include "kit/options.h"
 #include "kit/outer_work.h"
 #include "kit/rendezvous.h"
@@ -61,7 +61,8 @@ class RecordedWork final : public kit::OuterWork {
 
 class RecordCommunicator final : public CommunicatorBase {
  public:
-  RecordCommunicator(File file, Communicator* inner) : file_(std::move(file)), inner_(inner) {}
+  RecordCommunicator(File file, std::unique_ptr<Communicator> inner)
+      : file_(std::move(file)), inner_(std::move(inner)) {}
 
   void* Query(std::string_view id) noexcept override { return inner_->Query(id, 0); }
   CommunicatorTraits traits() const noexcept override { return inner_->traits(); }
@@ -94,10 +95,6 @@ Result<std::string> FileOf(Host& host, std::string file) {
 }
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
-  auto* const plugins = Query<InnerPlugins>(host);
-  if (plugins == nullptr) {
-    return Status::Error(StatusCode::kUnsupported, "this engine makes no inner communicator");
-  }
   try {
     ENGINE_ASSIGN_OR_RETURN(const std::string path,
                             FileOf(host, std::string(options.String("file"))));
@@ -113,10 +110,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
       }
       std::fclose(full);
     });
-    Communicator* inner = nullptr;
-    ENGINE_RETURN_IF_ERROR(plugins->CreateCommunicator(
-        {.plugin = options.String("inner"), .label = "inner"}, {}, &inner));
-    *out = new RecordCommunicator(file, inner);
+    ENGINE_ASSIGN_OR_RETURN(auto inner, kit::MakeInner(host, options.String("inner"), "inner"));
+    *out = new RecordCommunicator(file, std::move(inner));
     return {};
   } catch (const std::exception& error) {
     return Status::Error(StatusCode::kResourceExhausted, "cannot start record: %s", error.what());

@@ -88,6 +88,8 @@ TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {
       {command + "tcp --a-set io_thread=1", 78, HasSubstr("did you mean 'io_threads'")},
       {command + "tcp --a-set speed=3", 78, HasSubstr("there is no option 'speed'")},
       {command + "tcp --a-set speed", 78, HasSubstr("KEY=VALUE")},
+      {command + "hier --a-set tcp.io_thread=1", 78, HasSubstr("did you mean 'io_threads'")},
+      {command + "hier --a-set gloo.io_threads=1", 78, HasSubstr("no option 'gloo.io_threads'")},
   });
   const Outcome size = Bench("--a tcp --min-bytes 4X");
   EXPECT_EQ(size.exit_code, 2);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "bench/link/linked_ranks.h"
 #include "bench/link/program.h"
 #include "tests/support/engine_process.h"
 #include "tests/support/expect_status.h"
@@ -154,6 +155,19 @@ TEST_F(LinkedHostsTest, AHostSeesTheOthersAndNotTheMachine) {
   EXPECT_THAT(ValueOf(RunProgram(On(*hosts, 2, ip + " -br -4 address"))),
               AllOf(HasSubstr("eth0"), HasSubstr(hosts->Address(2) + "/24")));
   EXPECT_THAT(ValueOf(RunProgram(On(*hosts, 2, ip + " route"))), Not(HasSubstr("default")));
+}
+
+TEST_F(LinkedHostsTest, SeveralRanksShareAHost) {
+  const auto hosts = Make({});
+  const auto ranks = RanksOnHosts({.arguments = {"true"}}, *hosts, 4, "", /*ranks_per_host=*/2);
+  ASSERT_EQ(ranks.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    const Command& command = ranks[static_cast<size_t>(rank)];
+    EXPECT_EQ(command.arguments, On(*hosts, rank / 2, "true"));
+    EXPECT_EQ(command.environment.at("RANK"), std::to_string(rank));
+    EXPECT_EQ(command.environment.at("LOCAL_RANK"), std::to_string(rank % 2));
+    EXPECT_EQ(command.environment.at("LOCAL_WORLD_SIZE"), "2");
+  }
 }
 
 TEST_F(LinkedHostsTest, TwoSetsOfHostsDoNotMeet) {

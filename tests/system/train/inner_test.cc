@@ -3,7 +3,9 @@
 
 #include <fstream>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "app/config/config.h"
 #include "tests/support/expect_status.h"
@@ -86,19 +88,25 @@ TEST_F(InnerTest, WhatIsRecordedIsWhatTheTraceHas) {
   }
 }
 
-// A sum of pairs has other roundings than that of tcp.
-TEST_F(InnerTest, GroupsOfTwoOfFourRanksAddUpAsAllDo) {
-  const Training flat = Train(kMlp, {4}, "flat", With("tcp"));
-  const Training hier = Train(kMlp, {4}, "hier", With("hier_comm", {"hier_comm.group=2"}));
-  ExpectSameRun(hier, flat, kRounding, "hierarchical");
-  ExpectNearTensors("hier", "flat");
-  // Two plugins deep, with a group of one and one of all.
-  for (const char* group : {"1", "4"}) {
-    const auto deep = With("record", {"record.inner=hier_comm", "hier_comm.inside=tcp",
-                                      "record.file=" + (folder_ / "r.jsonl"),
-                                      std::string("hier_comm.group=") + group});
-    ExpectSameRun(Train(kMlp, {4}, "deep", deep), flat, kRounding, group);
-    ExpectNearTensors("deep", "flat");
+// A sum of pairs has other roundings than that of all.
+TEST_F(InnerTest, HostsOfTwoRanksTrainAsAllDoFlat) {
+  for (const int ranks : {4, 3}) {
+    const Training flat = Train(kMlp, {ranks}, "flat", With("shm"));
+    const auto expect_same = [&](const std::string& what, const std::vector<std::string>& with) {
+      ExpectSameRun(Train(kMlp, {ranks}, "run", with), flat, kRounding, what);
+      ExpectNearTensors("run", "flat");
+    };
+    const std::string pairs = "hier.ranks_per_host=2";
+    expect_same("all-reduce", With("hier", {pairs}));
+    expect_same("reduce-scatter and all-gather", With("hier", {pairs, Sharded()}));
+    // Two plugins deep; a host for each rank, and one for all.
+    expect_same("by size", With("by_size", {pairs, "by_size.second=hier",
+                                            "by_size.table=all_reduce 1KiB hier"}));
+    for (const char* group : {"1", "4"}) {
+      expect_same(group, With("record", {"record.inner=hier", "hier.inner=tcp",
+                                         "record.file=" + (folder_ / "r.jsonl"),
+                                         std::string("hier.ranks_per_host=") + group}));
+    }
   }
 }
 
@@ -121,7 +129,7 @@ TEST_F(InnerTest, AnInnerSchedulerHasTheOptionsOfItsBlockUnlessTheOuterOneSetsTh
 }
 
 TEST_F(InnerTest, ABlockOfAnInnerPluginIsOneOfTheRun) {
-  const auto with = With("record", {"hier_comm.group=3"});
+  const auto with = With("record", {"hier.ranks_per_host=3"});
   const auto config = ValueOf(Load("tcp {\n io_threads: 3 }\nshm { spin_us: 7 }", with));
   EXPECT_THAT(config.Print(true),
               AllOf(HasSubstr("io_threads: 3                           # run.pbtxt:9\n"),
@@ -141,8 +149,8 @@ TEST_F(InnerTest, AnInnerPluginThatCannotBeIsRefusedBeforeAnyIsMade) {
   EXPECT_THAT(refusal("record.inner=mlp"), EndsWith("'mlp' is no name of a communicator"));
   EXPECT_THAT(refusal("record.inner=./libengine_tcp.so"), EndsWith("is no name of a communicator"));
   EXPECT_THAT(refusal("record.inner=record"), HasSubstr("would be inside of itself"));
-  EXPECT_THAT(Refusal("", With("record", {"record.inner=hier_comm", "hier_comm.between=record"})),
-              EndsWith("'record' would be inside of itself: record > hier_comm"));
+  EXPECT_THAT(Refusal("", With("record", {"record.inner=hier", "hier.outer=record"})),
+              EndsWith("'record' would be inside of itself: record > hier"));
   EXPECT_EQ(refusal("tcp.io_threads=99"),
             "--set tcp.io_threads=99: 'io_threads': 99 is outside 1 .. 16");
   EXPECT_THAT(refusal("tcp.io_thread=2"), EndsWith("did you mean 'io_threads'?"));
