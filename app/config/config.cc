@@ -92,7 +92,8 @@ train::TrainOptions ReadTrain(const proto::Config& proto) {
       .micro_batches = train.micro_batches(),
       .loss_scale = train.loss_scale(),
       .record_steps = train.record_steps(),
-      .frozen = {proto.model().frozen().begin(), proto.model().frozen().end()}};
+      .frozen = {proto.model().frozen().begin(), proto.model().frozen().end()},
+      .recompute = {proto.model().recompute().begin(), proto.model().recompute().end()}};
   if (train.has_steps()) options.length.steps = train.steps();
   if (train.has_epochs()) options.length.epochs = train.epochs();
   if (train.has_tokens()) options.length.tokens = train.tokens();

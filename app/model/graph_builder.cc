@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <set>
 #include <utility>
 
+#include "app/model/recompute.h"
 #include "engine/ext/initial_values.h"
 
 namespace engine::model {
@@ -40,6 +42,12 @@ bool CanBe(const ParameterSpec& wanted) {
          (rounded || wanted.dtype == DType::kFloat32);
 }
 
+// Printable, in some bytes.
+bool CanBeCalled(std::string_view name) {
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
+  return !name.empty() && name.size() <= 256 && std::ranges::none_of(name, is_control);
+}
+
 // The size of what lies in memory for a value of the graph, or of an op's signature.
 int64_t BytesOf(const TensorSpec& spec) {
   return spec.shape.Count() * static_cast<int64_t>(SizeOf(spec.dtype));
@@ -57,8 +65,7 @@ const char* Mistake(const OpSignature& op, std::vector<TensorSpec> inputs, int64
   std::set<std::string_view> names;
   for (const ParameterSpec& wanted : std::span(op.parameters).first(op.parameter_count)) {
     const bool is_new = names.insert(wanted.name.view()).second;
-    if (!is_new || !plugin::CanBeCalled(wanted.name.view()))
-      return "an impossible name of a parameter";
+    if (!is_new || !CanBeCalled(wanted.name.view())) return "an impossible name of a parameter";
     if (!CanBe(wanted)) return "an impossible parameter";
     inputs.push_back({wanted.shape, wanted.dtype});
   }
@@ -82,6 +89,35 @@ const char* Mistake(const OpSignature& op, std::vector<TensorSpec> inputs, int64
     return "an impossible amount of memory";
   }
   return "";
+}
+
+// In (0, 1], from the upper 53 bits.
+double Uniform(uint64_t key, uint64_t counter) {
+  return (static_cast<double>(MixBits(key ^ MixBits(counter)) >> 11) + 1) * 0x1p-53;
+}
+
+// Random numbers are a function of a key and a counter, not the state of a generator: a parameter has
+// the same values whatever was made before it, on every rank and for any number of ranks.
+std::function<float(uint64_t key, uint64_t i)> InitialOf(const ParameterSpec& wanted) {
+  const double scale = wanted.scale;
+  switch (wanted.initializer) {
+    case Initializer::kZeros:
+      return [](uint64_t, uint64_t) { return 0.0f; };
+    case Initializer::kOnes:
+      return [](uint64_t, uint64_t) { return 1.0f; };
+    case Initializer::kNormal:  // Box-Muller
+      return [scale](uint64_t key, uint64_t i) {
+        return static_cast<float>(scale * std::sqrt(-2 * std::log(Uniform(key, 2 * i))) *
+                                  std::cos(2 * std::numbers::pi * Uniform(key, 2 * i + 1)));
+      };
+    case Initializer::kUniform:
+      return [scale](uint64_t key, uint64_t i) {
+        return static_cast<float>(scale * (2 * Uniform(key, i) - 1));
+      };
+    case Initializer::kConstant:
+      break;
+  }
+  return nullptr;
 }
 
 const graph::Parameter* FindParameter(const Graph& graph, const std::string& name) {
@@ -159,7 +195,7 @@ Status GraphBuilder::Parameter(std::string_view name, const ParameterSpec* wante
     return Keep(
         BrokenContract(("wants a parameter '" + std::string(name) + "' that cannot be").c_str()));
   }
-  if (!plugin::CanBeCalled(name)) return Keep(BadName(std::string(name)));
+  if (!CanBeCalled(name)) return Keep(BadName(std::string(name)));
   const std::string own(name);
   const graph::Parameter* const found = FindParameter(graph_, own);
   if (found != nullptr && wanted != nullptr) return Keep(Twice(own));
@@ -172,7 +208,7 @@ Status GraphBuilder::Parameter(std::string_view name, const ParameterSpec* wante
 
 Status GraphBuilder::Output(std::string_view name, ModelValue value) noexcept {
   if (!IsUsable(value)) return Keep(BrokenContract("has an output that is not there"));
-  if (!plugin::CanBeCalled(name)) return Keep(BadName(std::string(name)));
+  if (!CanBeCalled(name)) return Keep(BadName(std::string(name)));
   graph_.outputs.push_back({std::string(name), value});
   return status_;
 }
@@ -228,8 +264,7 @@ ValueId GraphBuilder::AddParameter(std::string name, const ParameterSpec& wanted
   graph_.parameters.push_back({.name = std::move(name),
                                .value = value,
                                .shape = wanted.shape,
-                               .initializer = wanted.initializer,
-                               .scale = wanted.scale,
+                               .initial = InitialOf(wanted),
                                .decay = wanted.decay != 0,
                                .learning_rate_scale = layer.learning_rate_scale,
                                .weight_decay_scale = layer.weight_decay_scale,
@@ -277,7 +312,7 @@ Status GraphBuilder::AddNode(const LayerSpec& layer, std::span<const ModelValue>
         node.op_name +
         std::to_string(std::count_if(graph_.nodes.begin(), graph_.nodes.end(), same_op) + 1);
   }
-  if (!plugin::CanBeCalled(node.name)) return BadName(node.name);
+  if (!CanBeCalled(node.name)) return BadName(node.name);
   if (std::any_of(graph_.nodes.begin(), graph_.nodes.end(), same_name)) {
     return Status::Error(StatusCode::kConfig, "two layers are called '%s'; give one another name",
                          node.name.c_str());
@@ -327,6 +362,7 @@ Result<Graph> GraphBuilder::Finish() {
   if (graph_.outputs.empty()) return BrokenContract("has no output");
   if (request_.with_loss && losses_.empty()) return BrokenContract("has no loss");
   ENGINE_RETURN_IF_ERROR(Freeze());
+  if (request_.with_loss) ENGINE_RETURN_IF_ERROR(MarkRecomputed(request_.recompute, &graph_));
   if (!losses_.empty()) graph_.loss = losses_[0];
   for (size_t i = 1; i < losses_.size(); ++i) {
     const std::string name = "loss.sum" + std::to_string(i);

@@ -18,6 +18,7 @@ struct ModelRequest {
   bool with_loss = true;  // false: a graph for inference, which ends at the outputs
   // Parameters whose name starts with one of these are not trained; one that fits none is kConfig.
   std::vector<std::string> frozen;
+  std::vector<std::string> recompute;                // MarkRecomputed, where there is a loss
   const plugin::PluginSelection* plugins = nullptr;  // borrowed: of the ops, for messages
   base::CallWatch* watch = nullptr;                  // or null: nobody looks
 };

@@ -31,6 +31,7 @@ Result<graph::Graph> BuildGraph(const train::RunConfig& config, base::RankContex
   ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                           plugin::Create<Model>(choice, host, rank.watch));
   request.frozen = config.train.frozen;
+  request.recompute = config.train.recompute;
   request.plugins = &config.plugins;
   request.watch = rank.watch;
   Result<graph::Graph> graph = [&] {

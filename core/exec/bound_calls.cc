@@ -83,9 +83,11 @@ Status BoundCalls::BindAdd(const plugin::OpFactory& factory, const graph::Instru
 // forward call before it, which may then leave the input as it likes.
 void BoundCalls::BindNode(const graph::Instruction& instruction, Bound* bound) {
   const graph::Node& node = memory_.graph_.nodes[instruction.node];
-  for (const graph::ValueId input : node.inputs) AddView(&bound->inputs, ViewOfValue(input), input);
-  for (const graph::ValueId output : node.outputs)
-    AddView(&bound->outputs, ViewOfValue(output), output);
+  const auto add = [&](graph::ValueId value, std::vector<TensorView>* views) {
+    AddView(views, ViewOfValue(instruction.Of(memory_.graph_, value)), value);
+  };
+  for (const graph::ValueId input : node.inputs) add(input, &bound->inputs);
+  for (const graph::ValueId output : node.outputs) add(output, &bound->outputs);
   const bool backward = instruction.kind == graph::InstructionKind::kBackward;
   if (backward) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -96,9 +98,9 @@ void BoundCalls::BindNode(const graph::Instruction& instruction, Bound* bound) {
       AddView(&bound->input_grads, ViewOfGradient(gradient), node.inputs[i]);
       if (gradient == graph::kNone) continue;
       const graph::StorageId place = memory_.plan_.of_gradient[gradient];
-      if (place == memory_.plan_.of_value[node.inputs[i]]) {
+      if (place == memory_.plan_.of_value[instruction.Of(memory_.graph_, node.inputs[i])]) {
         bound->gradient_in_place |= 1u << i;
-        bound_[instruction.node].gradient_in_place |= 1u << i;  // its forward instruction
+        bound_[instruction.forward].gradient_in_place |= 1u << i;
       }
       const graph::Storage& storage = memory_.plan_.storages[place];
       if (storage.kind != graph::StorageKind::kParameterGradient) continue;
@@ -107,7 +109,7 @@ void BoundCalls::BindNode(const graph::Instruction& instruction, Bound* bound) {
       bound->parameter_grads |= 1u << i;
     }
   }
-  const graph::StorageId saved = memory_.plan_.of_saved[instruction.node];
+  const graph::StorageId saved = memory_.plan_.of_saved[instruction.forward];
   bound->call.saved = saved == graph::kNone ? nullptr : memory_.AddressOf(saved);
   bound->call.node = static_cast<uint64_t>(instruction.node);
   bound->asks_for_replicas = node.signature.uses_replicas != 0;

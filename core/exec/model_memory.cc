@@ -9,50 +9,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numbers>
 #include <utility>
 
 #include "core/base/hash.h"
-#include "engine/dataset.h"
 
 namespace engine::exec {
 namespace {
 
 constexpr int64_t kSetupTimeoutMs = 60000;
-
-// In (0, 1], from the upper 53 bits.
-double Uniform(uint64_t key, uint64_t counter) {
-  return (static_cast<double>(MixBits(key ^ MixBits(counter)) >> 11) + 1) * 0x1p-53;
-}
-
-// Element `i` of a parameter. Random numbers are a function of a key and a counter, not the state of a
-// generator: a parameter has the same values whatever was made before it, on every rank and for any
-// number of ranks.
-double InitialValue(const graph::Parameter& parameter, uint64_t key, uint64_t i) {
-  switch (parameter.initializer) {
-    case Initializer::kZeros:
-    case Initializer::kConstant:
-      return 0;
-    case Initializer::kOnes:
-      return 1;
-    case Initializer::kNormal:  // Box-Muller
-      return parameter.scale * std::sqrt(-2 * std::log(Uniform(key, 2 * i))) *
-             std::cos(2 * std::numbers::pi * Uniform(key, 2 * i + 1));
-    case Initializer::kUniform:
-      return parameter.scale * (2 * Uniform(key, i) - 1);
-  }
-  return 0;
-}
-
-// Whether ops read rounded copies of parameters.
-bool HasCopies(const graph::Graph& graph) {
-  return std::ranges::any_of(graph.nodes, [&](const graph::Node& node) {
-    return std::ranges::any_of(node.inputs, [&](graph::ValueId input) {
-      const int32_t parameter = graph.values[input].parameter;
-      return parameter != graph::kNone && graph.IsReadRounded(graph.parameters[parameter]);
-    });
-  });
-}
 
 // The upper half of a float, rounded to nearest, ties to even; a NaN stays one.
 uint16_t ToBFloat16(float value) {
@@ -93,7 +57,8 @@ Status ModelMemory::Allocate(SharedMemory* shared) {
   ENGINE_RETURN_IF_ERROR(graph::Make(device_, &stream_));
   const auto total = static_cast<size_t>(layout_.total_count);
   const auto trainable = static_cast<size_t>(layout_.trainable_count);
-  const bool copies = HasCopies(graph_);
+  const bool copies = std::ranges::any_of(
+      graph_.parameters, [&](const auto& parameter) { return graph_.IsReadRounded(parameter); });
   const struct {
     graph::DeviceBuffer* buffer;
     size_t size_bytes;
@@ -191,13 +156,13 @@ Status ModelMemory::InitializeParameters() {
   for (size_t i = 0; i < graph_.parameters.size(); ++i) {
     graph::Parameter& parameter = graph_.parameters[i];
     const uint64_t key = base::HashOf(parameter.name, seed_);
-    for (uint64_t e = parameter.values.size(); e < static_cast<uint64_t>(parameter.shape.Count());
-         ++e) {
-      parameter.values.push_back(static_cast<float>(InitialValue(parameter, key, e)));
+    const auto count = static_cast<size_t>(parameter.shape.Count());
+    for (size_t e = parameter.values.size(); e < count; ++e) {
+      parameter.values.push_back(parameter.initial(key, e));
     }
     ENGINE_RETURN_IF_ERROR(device_.Copy(this->parameter(static_cast<int32_t>(i)).data,
-                                        parameter.values.data(),
-                                        parameter.values.size() * sizeof(float), stream_.get()));
+                                        parameter.values.data(), count * sizeof(float),
+                                        stream_.get()));
     ENGINE_RETURN_IF_ERROR(stream_->Synchronize(kSetupTimeoutMs));
     if (!parameter.constant()) parameter.values = {};
   }
@@ -242,13 +207,6 @@ TensorView ModelMemory::parameter(int32_t index) const {
   return {.data = parameters_.f32() + layout_.offset[index],
           .shape = graph_.parameters[index].shape,
           .dtype = DType::kFloat32};
-}
-
-Result<TensorView> ModelMemory::output(const std::string& name) const {
-  for (const graph::GraphOutput& output : graph_.outputs) {
-    if (output.name == name) return calls_.ViewOfValue(output.value);
-  }
-  return Status::Error(StatusCode::kConfig, "the model has no output '%s'", name.c_str());
 }
 
 Result<std::vector<graph::DeviceBuffer>> Zeros(const ModelMemory& memory, int32_t buffers,

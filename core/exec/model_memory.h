@@ -50,7 +50,7 @@ class ModelMemory {
   // Runs all forward instructions in order, for evaluation and inference. [compute-lane]
   Status RunForward() { return Run(0, program_.forward_count, {}); }
 
-  // Fills parameters by their initialisers: a function of seed, name and position only. [setup]
+  // Gives parameters the values that they begin with. [setup]
   Status InitializeParameters();
 
   // Brings the rounded copies of parameters that ops read up to date with the parameters: after
@@ -82,8 +82,6 @@ class ModelMemory {
   StepStatistics* statistics() const { return static_cast<StepStatistics*>(statistics_.data()); }
   // Of the last forward pass: (samples, ..., classes).
   TensorView logits() const { return calls_.ViewOfValue(graph_.logits); }
-  // Another output of the model. kConfig when it has none of this name.
-  Result<TensorView> output(const std::string& name) const;
 
   // Null: all of the above is host memory, and calls have done their work when they return.
   Accelerator* accelerator() const { return accelerator_; }

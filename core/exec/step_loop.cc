@@ -154,18 +154,13 @@ void StepLoop::Satisfy(uint32_t task, int64_t now_ns) {
 }
 
 Status StepLoop::Stalled() const {
-  const Task* task = FirstReady();
-  if (task == nullptr) {
+  const auto ready = std::ranges::find(phase_, Phase::kReady);
+  if (ready == phase_.end()) {
     return Status::Error(StatusCode::kInternal, "no task is ready and none is under way");
   }
   return Status::Error(StatusCode::kTimeout,
                        "stalled: scheduler '%s' holds '%s' although nothing is under way",
-                       scheduler_name_.c_str(), task->name.c_str());
-}
-
-const Task* StepLoop::FirstReady() const {
-  const auto ready = std::ranges::find(phase_, Phase::kReady);
-  return ready == phase_.end() ? nullptr : &graph_.tasks[ready - phase_.begin()];
+                       scheduler_name_.c_str(), graph_.tasks[ready - phase_.begin()].name.c_str());
 }
 
 }  // namespace engine::exec

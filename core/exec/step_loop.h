@@ -56,8 +56,6 @@ class StepLoop {
 
   // The error of a loop in which nothing is under way and the scheduler holds everything.
   Status Stalled() const;
-  // The ready task with the smallest id, or null.
-  const Task* FirstReady() const;
   // Of the newest instance of a task.
   uint64_t StepOf(const Task& task) const { return task.tail ? tail_step_ : step_; }
   const trace::Span& SpanOf(uint32_t task) const { return spans_[task]; }

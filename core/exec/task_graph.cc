@@ -56,11 +56,11 @@ class Head {
   void AddInstruction(int32_t k) {
     const graph::Instruction& instruction = t_.program.instructions[k];
     const graph::Node& node = t_.graph.nodes[instruction.node];
+    const bool again = instruction.kind == graph::InstructionKind::kRecompute;
     const TaskKind kind = instruction.kind == graph::InstructionKind::kForward ? TaskKind::kForward
-                          : instruction.kind == graph::InstructionKind::kBackward
-                              ? TaskKind::kBackward
-                              : TaskKind::kAccumulate;
-    Task& task = t_.Add(kind, std::string(Name(kind)) + " " + node.name);
+                          : instruction.kind == graph::InstructionKind::kAdd ? TaskKind::kAccumulate
+                                                                             : TaskKind::kBackward;
+    Task& task = t_.Add(kind, (again ? "recompute " : std::string(Name(kind)) + " ") + node.name);
     task.instruction = k;
     task.opens_step = kind == TaskKind::kForward;
     task.info.priority = node.priority;

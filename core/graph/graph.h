@@ -1,6 +1,7 @@
 // A model as a static graph of op calls. It knows no device, rank or batch but the full one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct Value {
   ValueKind kind = ValueKind::kActivation;
   NodeId producer = kNone;    // kActivation
   int32_t parameter = kNone;  // kParameter: index in Graph::parameters
+  ValueId again = kNone;      // what Node::recomputed makes in its place; else backward reads it
 };
 
 // Values of parameters have the dtype that ops read (ParameterSpec::dtype); what is kept and
@@ -29,9 +31,9 @@ struct Parameter {
   std::string name;  // "block0.attn.qkv.weight"
   ValueId value = kNone;
   Shape shape;
-  Initializer initializer = Initializer::kZeros;
-  float scale = 0;
-  std::vector<float> values;  // to begin with, instead of what the initializer gives; or empty
+  std::vector<float> values;  // to begin with; or empty, for those that `initial` gives
+  // Element `i`: a function of a key, which is that of a name and a seed, and of nothing else.
+  std::function<float(uint64_t key, uint64_t i)> initial;
   bool decay = true;
   float learning_rate_scale = 1;  // multiplies the rate of a step
   float weight_decay_scale = 1;   // multiplies the optimizer's, of those that have `decay`
@@ -40,7 +42,7 @@ struct Parameter {
   // statistics. It is not trainable, and kept in checkpoints like the others.
   bool buffer = false;
 
-  bool constant() const { return initializer == Initializer::kConstant; }
+  bool constant() const { return initial == nullptr; }
   // UpdateCall::weight_decay_scale.
   float DecayScale() const { return decay ? weight_decay_scale : 0; }
 };
@@ -55,6 +57,10 @@ struct Node {
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   int32_t priority = 0;
+  // Nodes that follow each other and have the same number are a block. Those of it that are
+  // recomputed keep nothing for backward, which begins with another forward call of each.
+  int32_t block = kNone;
+  bool recomputed = false;
 };
 
 struct GraphOutput {

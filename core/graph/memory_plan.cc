@@ -33,7 +33,7 @@ class Planner {
         program_(program),
         gradients_from_(static_cast<int32_t>(graph.values.size())),
         saved_from_(gradients_from_ + static_cast<int32_t>(program.gradients.size())),
-        parent_(saved_from_ + graph.nodes.size()) {
+        parent_(saved_from_ + program.instructions.size()) {
     std::iota(parent_.begin(), parent_.end(), 0);
   }
 
@@ -51,8 +51,9 @@ class Planner {
 
  private:
   int32_t GradientTensor(GradientId id) const { return id == kNone ? kNone : gradients_from_ + id; }
-  int32_t SavedTensor(NodeId id) const {
-    return graph_.nodes[id].signature.saved_bytes > 0 ? saved_from_ + id : kNone;
+  int32_t SavedTensor(const Instruction& instruction) const {
+    const bool saves = graph_.nodes[instruction.node].signature.saved_bytes > 0;
+    return saves ? saved_from_ + instruction.forward : kNone;
   }
 
   static size_t SizeOfValue(const Value& value, DType dtype) {
@@ -78,10 +79,12 @@ class Planner {
       if (full && !gradient.partial) tensor.index = of.parameter;
       if (gradient.seed) tensor.kind = StorageKind::kSeed;
     }
-    for (const Node& node : graph_.nodes) {
-      tensors_.push_back({.size_bytes = static_cast<size_t>(node.signature.saved_bytes)});
+    for (const Instruction& instruction : program_.instructions) {
+      const OpSignature& op = graph_.nodes[instruction.node].signature;
+      const bool saves = SavedTensor(instruction) == static_cast<int32_t>(tensors_.size());
+      tensors_.push_back({.size_bytes = saves ? static_cast<size_t>(op.saved_bytes) : 0});
       plan_.workspace_bytes =
-          std::max(plan_.workspace_bytes, static_cast<size_t>(node.signature.workspace_bytes));
+          std::max(plan_.workspace_bytes, static_cast<size_t>(op.workspace_bytes));
     }
   }
 
@@ -96,12 +99,14 @@ class Planner {
       const Node& node = graph_.nodes[instruction.node];
       switch (instruction.kind) {
         case InstructionKind::kForward:
+        case InstructionKind::kRecompute:
           for (ValueId input : node.inputs) {
-            Add(at, input, false);
+            Add(at, instruction.Of(graph_, input), false);
             if (IsBuffer(input)) Add(at, input, true);
           }
-          for (ValueId output : node.outputs) Add(at, output, true);
-          Add(at, SavedTensor(instruction.node), true);
+          for (ValueId output : node.outputs) Add(at, instruction.Of(graph_, output), true);
+          Add(at, SavedTensor(instruction), true);
+          Add(at, GradientTensor(instruction.source), false);
           // The caller reads the outputs after the forward pass.
           for (size_t i = 0; i < graph_.outputs.size() && at == program_.forward_count - 1; ++i) {
             Add(at, graph_.outputs[i].value, false);
@@ -121,10 +126,12 @@ class Planner {
 
   void CollectBackward(int32_t at, const Instruction& instruction, const Node& node) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (Has(node.signature.backward_reads_inputs, i)) Add(at, node.inputs[i], false);
+      const bool reads = Has(node.signature.backward_reads_inputs, i);
+      Add(at, reads ? instruction.Of(graph_, node.inputs[i]) : kNone, false);
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (Has(node.signature.backward_reads_outputs, i)) Add(at, node.outputs[i], false);
+      const bool reads = Has(node.signature.backward_reads_outputs, i);
+      Add(at, reads ? instruction.Of(graph_, node.outputs[i]) : kNone, false);
       Add(at, GradientTensor(instruction.output_grads[i]), false);
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -132,7 +139,7 @@ class Planner {
       if (Has(instruction.accumulate, i)) Add(at, gradient, false);
       Add(at, gradient, true);
     }
-    Add(at, SavedTensor(instruction.node), false);
+    Add(at, SavedTensor(instruction), false);
   }
 
   bool IsBuffer(ValueId value) const {
@@ -192,13 +199,17 @@ class Planner {
   }
 
   void ShareInForward() {
-    for (int32_t k = 0; k < program_.forward_count; ++k) {
-      const Node& node = graph_.nodes[program_.instructions[k].node];
+    for (int32_t k = 0; k < static_cast<int32_t>(program_.instructions.size()); ++k) {
+      const Instruction& instruction = program_.instructions[k];
+      if (instruction.forward != k) continue;
+      const Node& node = graph_.nodes[instruction.node];
       const OpSignature& signature = node.signature;
+      const ValueId output = instruction.Of(graph_, node.outputs[0]);
+      const auto input = [&](int32_t i) { return instruction.Of(graph_, node.inputs[i]); };
       if (signature.output_is_view_of >= 0) {
-        parent_[node.outputs[0]] = Root(node.inputs[signature.output_is_view_of]);
+        parent_[Root(output)] = Root(input(signature.output_is_view_of));
       } else if (signature.in_place_of >= 0) {
-        TryTakeOver(node.inputs[signature.in_place_of], node.outputs[0], k, k);
+        TryTakeOver(input(signature.in_place_of), output, k, k);
       }
     }
   }
@@ -215,7 +226,7 @@ class Planner {
       for (size_t i = 0; i < inputs.size(); ++i) {
         const int32_t gradient = GradientTensor(instruction.input_grads[i]);
         if (!Has(signature.gradient_in_place, i) || gradient == kNone) continue;
-        TryTakeOver(inputs[i], gradient, instruction.node, at);
+        TryTakeOver(instruction.Of(graph_, inputs[i]), gradient, instruction.forward, at);
       }
       ShareEqualGradients(at, instruction, signature.equal_gradients & ~instruction.accumulate);
       for (size_t i = 0; i < inputs.size() && instruction.output_grads[0] != kNone; ++i) {
@@ -290,10 +301,11 @@ class Planner {
     }
   }
 
-  // Whether `later` lies where `former` did.
+  // Whether `later`, if anything is ever in it, lies where `former` did.
   static bool Replaces(const Storage& former, const Storage& later) {
     return former.kind == StorageKind::kArena && later.kind == StorageKind::kArena &&
-           former.last < later.first && former.offset < later.offset + later.size_bytes &&
+           former.last < later.first && later.last >= 0 &&
+           former.offset < later.offset + later.size_bytes &&
            later.offset < former.offset + former.size_bytes;
   }
 

@@ -32,7 +32,7 @@ struct MemoryPlan {
   std::vector<Storage> storages;
   std::vector<StorageId> of_value;
   std::vector<StorageId> of_gradient;
-  std::vector<StorageId> of_saved;  // per node; kNone if the op saves nothing
+  std::vector<StorageId> of_saved;  // per forward call (Instruction::forward); kNone: saves nothing
   size_t arena_bytes = 0;
   size_t input_bytes = 0;
   size_t workspace_bytes = 0;  // the largest of all calls: the compute lane runs one at a time

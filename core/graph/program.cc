@@ -1,5 +1,6 @@
 #include "core/graph/program.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace engine::graph {
@@ -10,7 +11,10 @@ namespace {
 class Differentiator {
  public:
   explicit Differentiator(const Graph& graph)
-      : graph_(graph), wanted_(graph.values.size(), false), gradient_(graph.values.size(), kNone) {}
+      : graph_(graph),
+        wanted_(graph.values.size(), false),
+        gradient_(graph.values.size(), kNone),
+        forward_(graph.nodes.size(), kNone) {}
 
   Program Run() {
     program_ = ForwardProgram(graph_);
@@ -48,13 +52,17 @@ class Differentiator {
   // its own backward instruction.
   void AppendBackward(NodeId id) {
     const Node& node = graph_.nodes[id];
-    Instruction backward{.kind = InstructionKind::kBackward, .node = id};
+    Instruction backward{.kind = InstructionKind::kBackward, .node = id, .forward = id};
     bool reached = false;
     for (ValueId output : node.outputs) {
       backward.output_grads.push_back(gradient_[output]);
       reached |= gradient_[output] != kNone;
     }
     if (!reached || !wanted_[node.outputs[0]]) return;
+    if (std::exchange(block_, node.block) != node.block && node.block != kNone) {
+      RecomputeBlock(id, *std::ranges::max_element(backward.output_grads));
+    }
+    if (forward_[id] != kNone) backward.forward = forward_[id];
     std::vector<Instruction> adds;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const bool wanted = Has(node.signature.differentiable_inputs, i) && wanted_[node.inputs[i]];
@@ -64,6 +72,37 @@ class Differentiator {
     for (Instruction& add : adds) {
       add.node = id;
       program_.instructions.push_back(std::move(add));
+    }
+  }
+
+  // Of a block that ends with `last`: what backward instructions, and the calls that are made again,
+  // read. They wait for `gradient`, which comes into the block: sooner they would hold memory for
+  // nothing, and the step before might still update what they read.
+  void RecomputeBlock(NodeId last, GradientId gradient) {
+    std::vector<bool> is_read(graph_.values.size());
+    std::vector<NodeId> calls;
+    for (NodeId id = last; id >= 0 && graph_.nodes[id].block == block_; --id) {
+      const Node& node = graph_.nodes[id];
+      const bool backward = wanted_[node.outputs[0]];
+      bool again = backward && node.recomputed && node.signature.saved_bytes > 0;
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        const ValueId output = node.outputs[i];
+        const bool reads = backward && Has(node.signature.backward_reads_outputs, i);
+        again |= (reads || is_read[output]) && graph_.values[output].again != kNone;
+      }
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const bool reads = backward && Has(node.signature.backward_reads_inputs, i);
+        if (again || reads) is_read[node.inputs[i]] = true;
+      }
+      if (again) calls.push_back(id);
+    }
+    for (size_t i = calls.size(); i-- > 0;) {
+      const auto at = static_cast<int32_t>(program_.instructions.size());
+      forward_[calls[i]] = at;
+      program_.instructions.push_back({.kind = InstructionKind::kRecompute,
+                                       .node = calls[i],
+                                       .forward = at,
+                                       .source = gradient});
     }
   }
 
@@ -91,14 +130,12 @@ class Differentiator {
   }
 
   void FindUsers() {
-    for (size_t k = 0; k < program_.instructions.size(); ++k) {
+    for (int32_t k = 0; k < static_cast<int32_t>(program_.instructions.size()); ++k) {
       for (ValueId input : graph_.nodes[program_.instructions[k].node].inputs) {
         const int32_t parameter = graph_.values[input].parameter;
         if (parameter == kNone || program_.of_parameter[parameter] == kNone) continue;
         std::vector<int32_t>& users = program_.users_of_parameter[parameter];
-        if (users.empty() || users.back() != static_cast<int32_t>(k)) {
-          users.push_back(static_cast<int32_t>(k));
-        }
+        if (users.empty() || users.back() != k) users.push_back(k);
       }
     }
   }
@@ -107,15 +144,16 @@ class Differentiator {
   Program program_;
   std::vector<bool> wanted_;
   std::vector<GradientId> gradient_;  // per value, what its contributions so far went to
+  std::vector<int32_t> forward_;      // per node: its kRecompute
+  int32_t block_ = kNone;             // of the backward instructions at hand
 };
 
 }  // namespace
 
 Program ForwardProgram(const Graph& graph) {
   Program program;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    program.instructions.push_back(
-        {.kind = InstructionKind::kForward, .node = static_cast<NodeId>(i)});
+  for (NodeId i = 0; i < static_cast<NodeId>(graph.nodes.size()); ++i) {
+    program.instructions.push_back({.kind = InstructionKind::kForward, .node = i, .forward = i});
   }
   program.forward_count = static_cast<int32_t>(graph.nodes.size());
   program.of_parameter.assign(graph.parameters.size(), kNone);

@@ -24,19 +24,28 @@ struct Gradient {
 };
 
 enum class InstructionKind {
-  kForward,   // node.op->Forward
-  kBackward,  // node.op->Backward
-  kAdd,       // target += source
+  kForward,    // node.op->Forward
+  kRecompute,  // the same once more, for backward
+  kBackward,   // node.op->Backward
+  kAdd,        // target += source
 };
 
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
   NodeId node = kNone;
+  // The forward call of its node that what it reads comes from, or which it is itself; not of kAdd.
+  int32_t forward = kNone;
   std::vector<GradientId> output_grads;  // kBackward: one per output, kNone where none arrives
   std::vector<GradientId> input_grads;   // kBackward: one per input, kNone where none is wanted
   uint32_t accumulate = 0;               // kBackward: inputs whose gradient is added to
   GradientId target = kNone;             // kAdd
-  GradientId source = kNone;             // kAdd
+  GradientId source = kNone;             // kAdd; kRecompute: comes after it, and does not read it
+
+  // The value that it means by one of its node.
+  ValueId Of(const Graph& graph, ValueId value) const {
+    const ValueId again = graph.values[value].again;
+    return kind == InstructionKind::kForward || again == kNone ? value : again;
+  }
 };
 
 struct Program {
@@ -52,7 +61,8 @@ struct Program {
 
 // Appends backward instructions in reverse order of the forward ones. Frozen parameters, values
 // that the loss does not depend on and values that do not depend on a trainable parameter get no
-// gradient and no instruction.
+// gradient and no instruction. Before the first backward instruction of a block come the forward
+// calls of it that what follows needs once more.
 Program Differentiate(const Graph& graph);
 
 // The forward instructions alone, for evaluation and inference.

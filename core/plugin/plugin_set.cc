@@ -1,6 +1,5 @@
 #include "core/plugin/plugin_set.h"
 
-#include <algorithm>
 #include <string_view>
 
 namespace engine::plugin {
@@ -23,11 +22,6 @@ bool CanBe(const Shape& shape, DType dtype) {
     fits = shape[i] > 0 && !__builtin_mul_overflow(size_bytes, shape[i], &size_bytes);
   }
   return fits && size_bytes <= kMaxBytes;
-}
-
-bool CanBeCalled(std::string_view name) {
-  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
-  return !name.empty() && name.size() <= 256 && std::ranges::none_of(name, is_control);
 }
 
 // The views borrow names, texts and lists from `owned`, which must neither change nor move while

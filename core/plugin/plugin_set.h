@@ -60,8 +60,6 @@ constexpr bool IsKnown(Enum value, Enum last) {
 
 // Whether a tensor can be so: each extent at least 1, and sums of sizes far from an overflow.
 bool CanBe(const Shape& shape, DType dtype);
-// Whether something can be called so: printable, in some bytes.
-bool CanBeCalled(std::string_view name);
 
 // An option's value with its own storage.
 struct OwnedOption {

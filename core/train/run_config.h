@@ -59,6 +59,7 @@ struct TrainOptions {
   bool record_steps = false;
   std::vector<ParameterGroup> groups;
   std::vector<std::string> frozen;  // parameters whose name starts with one of these do not train
+  std::vector<std::string> recompute;  // likewise layers: see Node::recomputed
 
   int64_t GlobalBatch(int32_t ranks) const {
     return global_batch ? *global_batch : batch_per_rank.value_or(1) * ranks;

@@ -92,9 +92,8 @@ Status Trainer::MakeExecutor() {
   // A rank that waits for a decision of rank 0 waits in the executor, not in the communicator.
   abort_token_ = rank_.abort.Listen([this](const Status& reason) { executor_->Abort(reason); });
   for (const std::string& name : executor_->unreached_parameters()) {
-    rank_.Log(LogLevel::kWarning, std::string("the loss does not depend on parameter '")
-                                      .append(name)
-                                      .append("': it keeps its initial value"));
+    rank_.Log(LogLevel::kWarning,
+              "the loss does not depend on parameter '" + name + "': it keeps its initial value");
   }
   return {};
 }

@@ -56,6 +56,7 @@ std::vector<Case> Cases() {
       {"two ranks, two micro-batches", {.size = 2, .micro_batches = 2, .steps = steps}},
       {"slices", {.size = 2, .slice_bytes = "128", .scheduler = priority}},
       {"slices, sharded", {.size = 2, .shard = true, .slice_bytes = "128", .scheduler = priority}},
+      {"recomputed", {.size = 2, .shard = true, .recompute = {"noise", "a", "b"}, .steps = steps}},
       {"frozen and scaled", {.size = 2, .loss_scale = 8, .frozen = {"c.", "first."}}},
       {"gathers", {.size = 2, .gathers = true, .scheduler = fifo, .steps = steps}},
       {"gathers, by priority", {.size = 2, .gathers = true, .scheduler = priority, .steps = steps}},

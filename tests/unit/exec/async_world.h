@@ -56,7 +56,7 @@ struct AsyncWorld {
   int64_t timeout_ms = 20000, device_timeout_ms = 0;  // 0: the same
   float rate = 0.02f, loss_scale = 1;
   std::string slice_bytes = "0", fuse_bytes = "0";
-  std::vector<std::string> frozen;
+  std::vector<std::string> frozen, recompute;
   const char* loss = "loss";
   std::string scheduler = "fifo_sched";
   std::string optimizer = "sgd";
@@ -138,6 +138,7 @@ struct AsyncWorld {
     h = net.Apply("b_add", "add", {h, net.Apply("b_shift", "shift", {g})});
     h = net.Apply("c", "rounded", {h});
     h = net.Apply("d", "shift", {h});
+    net.Recompute(recompute);
     graph::Graph graph = net.Finish(h, frozen, loss);
     graph.parameters[1].learning_rate_scale = 0.5f;
     graph.parameters[2].weight_decay_scale = 2;

@@ -44,6 +44,9 @@ class Net {
     return value;
   }
 
+  // ModelRequest::recompute, before the end.
+  void Recompute(std::vector<std::string> prefixes) { request_.recompute = std::move(prefixes); }
+
   // Ends in the op `loss`.
   graph::Graph Finish(ModelValue logits, const std::vector<std::string>& frozen = {},
                       const char* loss = "loss") {

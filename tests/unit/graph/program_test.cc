@@ -20,7 +20,7 @@ class Differentiate : public ProgramTest {
 
   // "forward a", "backward b", "add b": the instructions as words.
   std::vector<std::string> Words() const {
-    const char* const kinds[] = {"forward ", "backward ", "add "};
+    const char* const kinds[] = {"forward ", "recompute ", "backward ", "add "};
     std::vector<std::string> words;
     for (const graph::Instruction& instruction : program.instructions) {
       words.push_back(kinds[static_cast<int>(instruction.kind)] +
@@ -121,6 +121,35 @@ TEST_F(Differentiate, AValueUsedTwiceByOneOpGetsBothParts) {
   ASSERT_EQ(add.kind, graph::InstructionKind::kAdd);
   EXPECT_EQ(add.source, twice.output_grads[0]);
   EXPECT_EQ(add.target, twice.input_grads[0]);
+}
+
+// Two blocks, l1.* and l2.*, of which what goes in is kept. The last op of a block is not called again,
+// as its backward reads its input alone, and the first of l1, which passes the gradient on, reads
+// nothing.
+TEST_F(Differentiate, OfABlockWhatBackwardReadsIsComputedOnceMore) {
+  ModelValue h = net.Apply("stem", "scale", {Net::kX});
+  for (const char* name : {"l1.shift", "l1.a", "l1.b", "l2.a", "l2.b"}) {
+    h = net.Apply(name, std::string(name) == "l1.shift" ? "shift" : "scale", {h});
+  }
+  net.Recompute({"l"});
+  Finish(h);
+  EXPECT_EQ(Words(),
+            (List{"forward stem", "forward l1.shift", "forward l1.a", "forward l1.b",
+                  "forward l2.a", "forward l2.b", "forward loss", "backward loss", "recompute l2.a",
+                  "backward l2.b", "backward l2.a", "recompute l1.shift", "recompute l1.a",
+                  "backward l1.b", "backward l1.a", "backward l1.shift", "backward stem"}));
+  const std::vector<int32_t> users = {2, 12, 14};  // of l1.a.weight, the gradient with the last
+  EXPECT_EQ(program.users_of_parameter[2], users);
+  EXPECT_EQ(program.instructions[11].source, BackwardOf("l1.b").output_grads[0]);
+}
+
+TEST_F(Differentiate, AFrozenBlockIsNotComputedOnceMore) {
+  ModelValue h = net.Apply("a.x", "scale", {net.Apply("a.y", "scale", {Net::kX})});
+  h = net.Apply("b.y", "scale", {net.Apply("b.x", "scale", {h})});
+  net.Recompute({""});
+  Finish(h, {"a.", "b.x."});
+  EXPECT_EQ(Words(), (List{"forward a.y", "forward a.x", "forward b.x", "forward b.y",
+                           "forward loss", "backward loss", "recompute b.x", "backward b.y"}));
 }
 
 TEST_F(Differentiate, AForwardProgramHasNoGradients) {

@@ -158,7 +158,7 @@ TEST_F(Losses, SeveralAddUpAsMeans) {
   const std::array<const void*, 1> others = {numbers_.data()};
   ASSERT_THAT(memory.SetBatch(x_.data(), class_.data(), kSamples, others), IsOk());
   ASSERT_THAT(memory.RunForward(), IsOk());
-  const std::vector<float> predicted = Floats(memory, ValueOf(memory.output("head1")));
+  const std::vector<float> predicted = OutputOf(memory, "head1");
   double squares = 0;
   for (size_t i = 0; i < predicted.size(); ++i) squares += std::pow(predicted[i] - numbers_[i], 2);
   const exec::StepStatistics all = StatisticsIn(memory);

@@ -41,6 +41,15 @@ inline std::vector<float> Floats(const exec::ModelMemory& memory, const TensorVi
   return values;
 }
 
+// Of the output of this name, after a forward pass.
+inline std::vector<float> OutputOf(const exec::ModelMemory& memory, const std::string& name) {
+  const auto& outputs = memory.graph().outputs;
+  const auto found = std::ranges::find(outputs, name, &graph::GraphOutput::name);
+  EXPECT_NE(found, outputs.end()) << name;
+  if (found == outputs.end()) return {};
+  return Floats(memory, memory.calls().ViewOfValue(found->value));
+}
+
 // Expects `values` times `scale` to be near `expected`, but for the elements from `skip_begin` to
 // `skip_end`; `tolerance` is relative to the largest expected element.
 inline void ExpectNear(const std::vector<float>& values, const TensorView& expected, double scale,
