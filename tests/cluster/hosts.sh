@@ -24,6 +24,7 @@ fi
 engine=$(realpath "$1")
 dir=/mnt
 mount -t tmpfs tmpfs $dir
+export TMPDIR=$dir
 trap 'exit 1' INT TERM HUP
 declare -A host=()
 
