@@ -18,7 +18,7 @@ bool FillsRole(const plugin::PluginEntry& entry);
 Result<plugin::PluginSelection> AssignRoles(const std::vector<plugin::PluginChoice>& chosen,
                                             const PluginCatalog& catalog);
 
-// All chosen ones and those inside of them; borrowed.
+// All chosen ones and those inside of them, each once; borrowed.
 std::vector<const plugin::PluginEntry*> EntriesOf(const plugin::PluginSelection& selection);
 
 // Their names with spaces between.
