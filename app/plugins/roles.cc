@@ -85,9 +85,10 @@ Status CheckOpsDistinct(const std::vector<PluginChoice>& plugins) {
   return {};
 }
 
-// Each before those inside of it.
+// Each before those inside of it, and once: several may hold the same one.
 void AddWithInner(const PluginChoice& choice, std::vector<const PluginEntry*>* all) {
-  all->push_back(&choice.entry);
+  const auto same = [&](const PluginEntry* one) { return one->name == choice.entry.name; };
+  if (std::none_of(all->begin(), all->end(), same)) all->push_back(&choice.entry);
   for (const PluginChoice& inner : choice.inner) AddWithInner(inner, all);
 }
 

@@ -27,7 +27,7 @@ struct HostNetwork {
 // the user has set neither: the interface, else the address as `hostname`.
 void UseNetwork(const HostNetwork& network, plugin::PluginChoice* communicator);
 
-// All chosen ones and those inside of them; borrowed.
+// All chosen ones and those inside of them, each once; borrowed.
 std::vector<const plugin::PluginEntry*> EntriesOf(const plugin::PluginSelection& selection);
 
 // Their names with spaces between.
