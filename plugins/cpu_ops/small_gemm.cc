@@ -16,8 +16,8 @@ CPU_OPS_INLINE void AddProduct(float factor, Vector row, Vector* sum) noexcept {
   } else {
     using Bits = typename BitsOf<Vector>::Type;
     const Bits factors = Bits{} + std::bit_cast<uint32_t>(factor), bits = std::bit_cast<Bits>(row);
-#if defined(__x86_64__)
-    // Not by the intrinsic: it can not be inlined into what is compiled for any x86-64 at first.
+#if defined(__x86_64__) && !defined(__clang__)
+    // Not by the intrinsic, which cannot be inlined into what is, before it is inlined, for any x86-64.
     if constexpr (sizeof(Vector) == 64) {
       asm("vdpbf16ps %2, %1, %0" : "+v"(*sum) : "v"(bits), "v"(factors));
       return;
@@ -104,14 +104,6 @@ CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, R
   AllPanels<false>(m, n, k, a, b, c, sum);
 }
 
-#if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v4,avx512bf16")))
-#endif
-void MultiplyPairs(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
-                   bool sum) {
-  AllPanels<true>(m, n, k, a, b, c, sum);
-}
-
 // Four rows of four columns, through registers: a plain loop over one side would gather.
 CPU_OPS_INLINE void TransposeBlock(RowMatrix source, RowTarget target, bool sum) noexcept {
   Float4 row[4];
@@ -138,9 +130,12 @@ void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, Ro
   Multiply(m, n, k, a, b, c, sum);
 }
 
+#if defined(__x86_64__)
+__attribute__((target("arch=x86-64-v4,avx512bf16")))
+#endif
 void SmallGemmOfPairs(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                       bool sum) noexcept {
-  MultiplyPairs(m, n, k, a, b, c, sum);
+  AllPanels<true>(m, n, k, a, b, c, sum);
 }
 
 void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,
