@@ -143,33 +143,21 @@ void Multiply(const AttentionHead& head, int64_t m, int64_t n, int64_t k, Stride
   SmallGemm(m, n, k, a, b, c, sum);
 }
 
-CPU_OPS_INLINE uint32_t Bits(float x) noexcept {
-  return kit::ToBFloat16(x);
-}
-CPU_OPS_INLINE uint32_t Bits(const BFloat16& x) noexcept {
-  return x.bits;
-}
-
-// target[i, j] = the pair of source[2i, j] and source[2i + 1, j], or 0 behind the last row.
-template <typename T>
-CPU_OPS_KERNEL void PairRows(const T* source, int64_t stride, int64_t rows, int64_t width,
-                             RowTarget target) {
-  for (int64_t row = 0; row < rows; row += 2, source += 2 * stride) {
-    float* const to = target.data + row / 2 * target.row_stride;
-    const T* const second = row + 1 < rows ? source + stride : source;
+// target[i, j] = the pair of numbers (2i, j) and (2i + 1, j) of source, or of one and 0 behind the last
+// row: b of a product.
+CPU_OPS_KERNEL RowMatrix PairRows(RowMatrix source, int64_t rows, int64_t width, RowTarget target) {
+  const int64_t stride = 2 * source.row_stride;
+  for (int64_t row = 0; row < rows; row += 2) {
+    const auto* const first = reinterpret_cast<const BFloat16*>(source.data) + row * stride;
+    const BFloat16* const second = row + 1 < rows ? first + stride : first;
     const uint32_t kept = row + 1 < rows ? 0xffff0000u : 0;
+    float* const to = target.data + row / 2 * target.row_stride;
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      to[j] = std::bit_cast<float>(Bits(source[j]) | (Bits(second[j]) << 16 & kept));
+      to[j] = std::bit_cast<float>(first[j].bits | (uint32_t{second[j].bits} << 16 & kept));
     }
   }
-}
-
-// As pairs of rows what a product has in the place of b.
-RowMatrix Pairs(RowMatrix source, int64_t rows, int64_t width, float* target) noexcept {
-  PairRows(reinterpret_cast<const BFloat16*>(source.data), 2 * source.row_stride, rows, width,
-           {target, width});
-  return {target, width};
+  return {target.data, target.row_stride};
 }
 
 // Rows of floats become pairs of columns, in the memory that they begin in.
@@ -223,8 +211,9 @@ void AttentionForward(const AttentionHead& head, RowTarget y, float* log_sums,
   float* k_transposed = scratch;
   float* scores = k_transposed + size * stride;
   Transpose(head.k, head.keys, size, k_transposed, stride);
-  const RowMatrix v =
-      head.pairs ? Pairs(head.v, head.keys, head.value_size, scores + kTileRows * stride) : head.v;
+  const RowMatrix v = head.pairs ? PairRows(head.v, head.keys, head.value_size,
+                                            {scores + kTileRows * stride, head.value_size})
+                                 : head.v;
   for (int64_t query = 0; query < head.queries; query += kTileRows) {
     const ScoreTile tile(head, query, head.queries);
     float inverse_sums[kTileRows];
@@ -261,7 +250,8 @@ struct BackwardMemory {
     Transpose(head.k, head.keys, head.size / share, k_transposed, stride);
     Transpose(head.v, head.keys, head.value_size / share, v_transposed, stride);
     if (head.pairs) {
-      k = Pairs(head.k, head.keys, head.size, dy + kQueryBlock / 2 * head.value_size);
+      k = PairRows(head.k, head.keys, head.size,
+                   {dy + kQueryBlock / 2 * head.value_size, head.size});
     }
   }
 };
@@ -286,9 +276,10 @@ void AttentionBackward(const AttentionHead& head, RowMatrix dy, const float* log
       SoftmaxGradientRows(tile, log_sums, tile_p, tile_ds);
       if (head.pairs) {
         const int64_t at = row / 2 * stride;
-        PairRows(tile_p, stride, tile.rows, tile.columns, {memory.p + at, stride});
-        PairRows(tile_ds, stride, tile.rows, tile.columns, {memory.ds + at, stride});
+        PairColumns(tile_p, stride, tile.rows, tile.columns);
         PairColumns(tile_ds, stride, tile.rows, tile.columns);
+        PairRows({tile_p, stride}, tile.rows, tile.columns, {memory.p + at, stride});
+        PairRows({tile_ds, stride}, tile.rows, tile.columns, {memory.ds + at, stride});
       }
       if (gradients.dq.data == nullptr) continue;
       Multiply(head, tile.rows, head.size, tile.keys(), {tile_ds, stride, 1}, memory.k,
@@ -296,8 +287,8 @@ void AttentionBackward(const AttentionHead& head, RowMatrix dy, const float* log
     }
     RowMatrix q = Row(head.q, begin), block_dy = Row(dy, begin);
     if (head.pairs) {
-      q = Pairs(q, end - begin, head.size, memory.q);
-      block_dy = Pairs(block_dy, end - begin, head.value_size, memory.dy);
+      q = PairRows(q, end - begin, head.size, {memory.q, head.size});
+      block_dy = PairRows(block_dy, end - begin, head.value_size, {memory.dy, head.value_size});
     }
     KeyGradients(head, q, block_dy, begin, end, memory.p, memory.ds, gradients);
   }
