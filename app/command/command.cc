@@ -77,10 +77,10 @@ void AddLauncher(CLI::App* app, launch::LaunchFlags* flags) {
   app->add_option("--rendezvous", flags->rendezvous,
                   "Where rank 0 can be reached, for ranks on several hosts")
       ->type_name("HOST:PORT");
-  app->add_option(
-         "--launcher", flags->launcher,
-         "Whose environment variables name this rank: auto, none, torchrun, openmpi, slurm, pmi")
-      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi"}));
+  app->add_option("--launcher", flags->launcher,
+                  "Whose environment variables name this rank: auto, none, torchrun, openmpi, "
+                  "slurm, pmi, kubernetes")
+      ->check(CLI::IsMember({"auto", "none", "torchrun", "openmpi", "slurm", "pmi", "kubernetes"}));
 }
 
 void AddAccessFlags(CLI::App* app, std::string* key_file, bool* insecure) {

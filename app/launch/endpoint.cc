@@ -27,6 +27,7 @@ using asio::ip::tcp;
 
 constexpr int kBacklog = 128;
 constexpr auto kRetryPause = std::chrono::milliseconds(50);
+constexpr auto kNamePause = std::chrono::milliseconds(500);  // all ranks ask the same name server
 
 using Address = asio::generic::stream_protocol::endpoint;
 
@@ -188,6 +189,14 @@ kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener) {
     if (fd && !SameUser(fd.get(), peer.ss_family)) continue;
     if (fd) TuneTcp(fd.get());
     return fd;
+  }
+}
+
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline) {
+  for (;;) {
+    const Status status = Resolve(endpoint).status();
+    if (status.ok() || base::Passed(deadline)) return status;
+    std::this_thread::sleep_for(kNamePause);
   }
 }
 

@@ -46,6 +46,9 @@ std::string PeerAddress(const kit::UniqueFd& socket);
 // on a Unix socket is turned away.
 kit::UniqueFd AcceptFrom(const kit::UniqueFd& listener);
 
+// Waits until the host can be resolved; kRendezvous at the deadline.
+Status AwaitName(const Endpoint& endpoint, base::TimePoint deadline);
+
 // Tries again until the server is there; kRendezvous at the deadline, the reason of `cancel` once
 // that is raised.
 Result<kit::UniqueFd> ConnectTo(const Endpoint& endpoint, base::TimePoint deadline,

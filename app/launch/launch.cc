@@ -27,6 +27,10 @@ LaunchOutcome Launch(const LaunchPlan& plan, const LaunchOptions& options,
   const std::string& place = spawns ? plan.serve_at : plan.rendezvous;
   Result<Endpoint> endpoint = place.empty() ? Endpoint{} : ParseEndpoint(place);
   if (!endpoint.ok()) return Failed(endpoint.status());
+  if (plan.name_comes_later) {
+    const Status named = AwaitName(*endpoint, base::DeadlineIn(options.rendezvous_timeout_ms));
+    if (!named.ok()) return Failed(named);
+  }
   if (!place.empty()) {
     const Status access = CheckAccess(plan, *endpoint);
     if (access.code() == StatusCode::kInvalidArgument) return {access, kUnsafeExit};

@@ -17,7 +17,7 @@ struct LaunchFlags {
   int world_size = 0;      // -n
   bool threads = false;    // --threads
   std::string rendezvous;  // --rendezvous HOST:PORT, for ranks that others started on several hosts
-  // --launcher auto|none|torchrun|openmpi|slurm|pmi; none ignores the environment.
+  // --launcher auto|none|torchrun|openmpi|slurm|pmi|kubernetes; none ignores the environment.
   std::string launcher;
   int servers = 0;        // --servers
   std::string serve_at;   // --serve-at HOST:PORT
@@ -39,6 +39,8 @@ struct LaunchPlan {
   RankInfo info;
   // kJoin: "HOST:PORT" or "unix:NAME" of the store that rank 0 serves; kServe: where that is.
   std::string rendezvous;
+  // The host of `rendezvous` may get its name after this process has started, as pods do.
+  bool name_comes_later = false;
   std::string job;       // kJoin: tells this run from others at the same rendezvous; may be empty
   std::string source;    // "torchrun", "Open MPI", "-n", ...: for messages
   std::string serve_at;  // kSpawn: where servers from elsewhere join; empty: they are started here
@@ -52,7 +54,7 @@ struct LaunchPlan {
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), Slurm and PMI, else one rank.
+// MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), Slurm, PMI and Kubernetes, else one rank.
 // kInvalidArgument when two sources disagree or one is incomplete: both are named.
 Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                                  const std::map<std::string, std::string>& environment);

@@ -25,6 +25,7 @@ constexpr Names kNames[] = {
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {Launcher::kSlurm, "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
     {Launcher::kPmi, "PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {Launcher::kKubernetes, "Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "", ""},
 };
 
 std::string Value(const EnvironmentVariables& environment, const std::string& name) {
@@ -93,7 +94,8 @@ void AddDetails(const EnvironmentVariables& environment, LauncherRank* rank) {
       break;
     }
     case Launcher::kPmi:
-      break;  // its variables name no job
+    case Launcher::kKubernetes:
+      break;  // their variables name no job
   }
   info.one_host = info.local_world_size == info.world_size ? 1 : 0;
 }
@@ -142,7 +144,12 @@ Result<std::optional<LauncherRank>> ReadLauncher(Launcher launcher,
   if (launcher == Launcher::kSlurm && Find(environment, "SLURM_STEP_ID") == nullptr) {
     return std::optional<LauncherRank>();
   }
-  if (!has_rank && !has_size) return std::optional<LauncherRank>();
+  // WORLD_SIZE, which torchrun sets too, does not come from Kubernetes but from the manifest of the Job; an
+  // index without it is that of a run for itself.
+  const bool kubernetes = Find(environment, "JOB_COMPLETION_INDEX") != nullptr;
+  const bool other = launcher == Launcher::kKubernetes ? !has_rank || !has_size
+                                                       : !has_rank && (!has_size || kubernetes);
+  if (other) return std::optional<LauncherRank>();
   if (!has_rank || !has_size) {
     return Status::Error(StatusCode::kInvalidArgument,
                          "the environment of %s is incomplete: %s is set and %s is not; set both, "

@@ -14,9 +14,10 @@ namespace engine::launch {
 using EnvironmentVariables = std::map<std::string, std::string>;
 
 // Innermost first: each may have been started by a task of the next.
-enum class Launcher { kTorchrun, kOpenMpi, kSlurm, kPmi };
+enum class Launcher { kTorchrun, kOpenMpi, kSlurm, kPmi, kKubernetes };
 // What --launcher calls them.
-inline constexpr const char* kLauncherFlags[] = {"torchrun", "openmpi", "slurm", "pmi"};
+inline constexpr const char* kLauncherFlags[] = {"torchrun", "openmpi", "slurm", "pmi",
+                                                 "kubernetes"};
 
 struct LauncherRank {
   Launcher launcher = Launcher::kTorchrun;

@@ -48,7 +48,7 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
   if (!flags.rendezvous.empty()) return flags.rendezvous;
   ENGINE_ASSIGN_OR_RETURN(std::string master, MasterAddress(rank, environment));
   if (!master.empty()) return master;
-  if (rank.launcher == Launcher::kTorchrun) {
+  if (rank.launcher == Launcher::kTorchrun || rank.launcher == Launcher::kKubernetes) {
     return Refuse(rank.source +
                   ": MASTER_ADDR and MASTER_PORT are not both set: set them, or give --rendezvous "
                   "HOST:PORT");
@@ -122,6 +122,7 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
     plan.info = rank->info;
     plan.job = rank->job;
     plan.source = rank->name;
+    plan.name_comes_later = rank->launcher == Launcher::kKubernetes;
     ENGINE_ASSIGN_OR_RETURN(plan.rendezvous, FindRendezvous(flags, *rank, environment));
     ENGINE_RETURN_IF_ERROR(ParseEndpoint(plan.rendezvous).status());
   }

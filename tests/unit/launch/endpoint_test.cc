@@ -65,5 +65,12 @@ TEST(Endpoint, StopsTryingWhenCancelled) {
               FailsWith(StatusCode::kInterrupted));
 }
 
+// That a name which comes is taken is seen in tests/package/run.sh.
+TEST(AwaitName, EndsAtTheDeadline) {
+  EXPECT_TRUE(AwaitName(*ParseEndpoint("127.0.0.1:1"), base::DeadlineIn(0)).ok());
+  EXPECT_THAT(AwaitName(*ParseEndpoint("no..name:1"), base::DeadlineIn(1)),
+              FailsWith(StatusCode::kRendezvous));
+}
+
 }  // namespace
 }  // namespace engine::launch

@@ -130,6 +130,20 @@ TEST(ResolveLaunch, PmiNeedsAnAddress) {
   EXPECT_EQ(Plan({.rendezvous = "n0:1"}, pmi).source, "PMI");
 }
 
+TEST(ResolveLaunch, PodsGetTheirNamesLater) {
+  const Variables job = {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}};
+  const Variables place = {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "5000"}};
+  const LaunchPlan plan = Plan({}, job + place);
+  EXPECT_THAT(plan, Is(Mode::kJoin, 1, 2));
+  EXPECT_TRUE(plan.name_comes_later);
+  EXPECT_FALSE(Plan({}, kTorchrun).name_comes_later);
+  // Torch's name of the rank beside it, and mpirun in a pod.
+  EXPECT_EQ(Plan({}, job + place + Variables{{"RANK", "1"}}).source, "torchrun");
+  EXPECT_EQ(Plan({}, kOpenMpi + Variables{{"JOB_COMPLETION_INDEX", "3"}}).source, "Open MPI");
+  EXPECT_THAT(Refusal({}, job + place + Variables{{"JOB_COMPLETION_INDEX", "2"}}),
+              HasSubstr("JOB_COMPLETION_INDEX=2"));
+}
+
 TEST(ResolveLaunch, InnerLaunchersHideTheOnesThatStartedThem) {
   EXPECT_EQ(Plan({}, kOpenMpi + kSlurm).source, "Open MPI");
   EXPECT_EQ(Plan({}, kTorchrun + kSlurm).source, "torchrun");
@@ -173,7 +187,6 @@ TEST(ResolveLaunch, IncompleteOrWrongVariables) {
       {{}, {{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set and RANK is not"},
       {{}, Without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR"},
       {{}, kTorchrun + Variables{{"LOCAL_RANK", "2"}}, "LOCAL_WORLD_SIZE"},
-      {{}, kTorchrun + Variables{{"MASTER_PORT", "65535"}}, "MASTER_PORT=65535"},
   });
   for (const std::string rank : {"4", "-1", "x", "1x", "99999999999"}) {
     ExpectRefused({{{}, kTorchrun + Variables{{"RANK", rank}}, "RANK=" + rank}});
