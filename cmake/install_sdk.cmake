@@ -1,4 +1,4 @@
-# The component `sdk` of the installation: the contract headers, the CMake package `engine`, the documentation, and what
+# The component `sdk` of the installation: the contract headers, the CMake package `engine`, and what
 # plugins begin with.
 #
 #   cmake --install <build> --component sdk --prefix <prefix>
@@ -21,7 +21,6 @@ install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine/engine.h"
   DESTINATION "${sdk_include_dir}/engine" COMPONENT sdk)
 install(FILES "${PROJECT_BINARY_DIR}/interfaces/bindings/engine.rs"
   DESTINATION "${CMAKE_INSTALL_DATADIR}/engine/rust" COMPONENT sdk)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT sdk)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/app/author/templates" "${PROJECT_BINARY_DIR}/app/author/templates"
   DESTINATION "${CMAKE_INSTALL_DATADIR}/engine" COMPONENT sdk)
 install(FILES

@@ -2,6 +2,7 @@
 # Installs what is missing to build the engine on Debian 12, with apt.
 #   scripts/install_dependencies.sh          to build and run
 #   scripts/install_dependencies.sh tests    also what the tests need
+#   scripts/install_dependencies.sh package  also what cpack needs
 #   scripts/install_dependencies.sh lint     also what scripts/lint.sh needs
 set -euo pipefail
 
@@ -11,7 +12,10 @@ packages=(g++ cmake cppzmq-dev ninja-build ccache pkg-config
           protobuf-compiler zlib1g-dev)
 if [ "${1:-}" = tests ]; then
   packages+=(abigail-tools chromium clang iproute2 libboost-context1.81-dev libc++-dev libc++abi-dev libclang-rt-14-dev lld
-             libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin python3 rustc)
+             libopenmpi-dev mmdebstrap openmpi-bin python3 python3-kubernetes python3-yaml rustc)
+fi
+if [ "${1:-}" = tests ] || [ "${1:-}" = package ]; then
+  packages+=(dpkg-dev file libgmock-dev libgtest-dev)
 fi
 
 if [ "${1:-}" = lint ]; then

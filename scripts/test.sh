@@ -2,6 +2,7 @@
 # Installs what is missing, builds, and runs the tests.
 #   scripts/test.sh                 the fast tests: all without the labels slow, emulated and exhaustive
 #   scripts/test.sh -L emulated     the CUDA plugins without a GPU, in a minute or two; needs the CUDA toolkit
+#   scripts/test.sh -L package      the Debian packages in a Debian of their own, which apt must reach; as root
 #   scripts/test.sh -L slow         those that take minutes; any other flag of ctest works too
 #   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: dev, asan, tsan
 # Tests on real data (MNIST images, Shakespeare) read the folder in ENGINE_TEST_DATA and are reported as skipped
