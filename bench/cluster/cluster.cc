@@ -47,7 +47,8 @@ class Cluster {
                  std::vector<TrainingSide>* sides);
   Status AddVariants(const TrainingSide& base, std::vector<TrainingSide>* sides);
   Result<size_t> Race(const char* title, const std::vector<TrainingSide>& sides, int rounds);
-  void Conclude(const std::string& first, const std::vector<std::string>& fragments);
+  void Conclude(const std::string& first, const std::string& where,
+                const std::vector<std::string>& fragments);
   // Collective: what rank 0 says.
   Result<std::string> Decide(const std::function<std::string()>& decide) {
     return sessions_.all().Meet("", [&](const auto&) { return decide(); });
@@ -102,6 +103,7 @@ Status Cluster::MeasurePair(const char* name, int a, int b) {
   request.factor = static_cast<double>(kLargeBytes) / kSmallBytes;
   request.all_in_a_turn = request.in_place_only = true;
   const size_t contenders = request.contenders.size();
+  // Rank 0 need not be one of the two: what they find goes to all.
   std::vector<Summary> found(2 * contenders);  // all small ones first
   const auto measure = [&](base::RankContext& rank) -> Status {
     Sessions sessions(rank);
@@ -225,15 +227,20 @@ Status Cluster::FindTable() {
   return {};
 }
 
-void Cluster::Conclude(const std::string& first, const std::vector<std::string>& fragments) {
+// The first of `turns_` are the defaults. What is not surely faster is not recommended: a fragment
+// has to be worth its lines.
+void Cluster::Conclude(const std::string& first, const std::string& where,
+                       const std::vector<std::string>& fragments) {
   const std::optional<Winner> winner = WinnerOf(turns_, request_.sweep.seed);
   const size_t best = winner ? winner->contender : 0;
   if (best == 0) {
-    result_.sentence = "keep the defaults (" + first + "): nothing that was tried is faster";
+    result_.sentence =
+        "keep the defaults (" + first + "): nothing that was tried is faster " + where;
     return;
   }
   result_.gain = Compare(turns_[0], turns_[best], request_.sweep.seed);
-  result_.sentence = ConclusionText(result_.gain, "the defaults (" + first + ")", "the fragment");
+  result_.sentence =
+      ConclusionText(result_.gain, "the defaults (" + first + ") " + where, "the fragment");
   if (Judge(result_.gain) == Conclusion::kFaster) {
     result_.fragment = fragments[best];
   } else {
@@ -279,7 +286,7 @@ Status Cluster::CompareCommunicators() {
     ENGINE_ASSIGN_OR_RETURN(const SweepResult result, Sweep(request));
     turns_ = OverSizes(result);
   }
-  Conclude(first, fragments);
+  Conclude(first, std::string("in ") + Name(request.kind) + " over all sizes", fragments);
   return {};
 }
 
@@ -298,7 +305,8 @@ Status Cluster::AddSide(const std::string& name, const Options& plugins, const O
   return {};
 }
 
-// Each size of its scheduler at some other values, the others as they are.
+// Each size of its scheduler at some other values, the others as they are: buckets, slices, credit.
+// Steps of 8, because a factor of two seldom shows beside the noise of a step.
 Status Cluster::AddVariants(const TrainingSide& base, std::vector<TrainingSide>* sides) {
   const plugin::PluginChoice& scheduler = base.config.plugins().scheduler;
   for (const plugin::OwnedOption& option : scheduler.options) {
@@ -353,6 +361,7 @@ Status Cluster::CompareTraining() {
   ENGINE_RETURN_IF_ERROR(AddVariants(sides[best], &variants));
   ENGINE_ASSIGN_OR_RETURN(const size_t variant,
                           Race("sizes of the scheduler", variants, kFirstRounds));
+  // Runs of their own, since the best of many sides has also been the luckiest.
   std::vector<TrainingSide> last = {sides[0]};
   for (const TrainingSide& side : {sides[best], variants[variant]}) {
     const std::string name = variant == 0 || side.options == sides[best].options
@@ -370,7 +379,8 @@ Status Cluster::CompareTraining() {
         Fragment({chosen.communicator.entry.name, chosen.scheduler.entry.name}, side.options));
   }
   const plugin::PluginSelection& usual = sides[0].config.plugins();
-  Conclude(usual.communicator.entry.name + ", " + usual.scheduler.entry.name, fragments);
+  Conclude(usual.communicator.entry.name + ", " + usual.scheduler.entry.name,
+           "in steps of the model", fragments);
   return {};
 }
 

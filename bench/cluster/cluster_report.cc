@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "bench/cluster/cluster.h"
 #include "bench/report/facts.h"
@@ -88,7 +90,7 @@ TableOfText WinnerTable(const ClusterResult& result) {
     table.rows[0].emplace_back(Name(sweep.request.kind));
     for (const SweepRow& row : sweep.result.rows) {
       Cells& cells = by_size.try_emplace(row.bytes, Cells{SizeText(row.bytes)}).first->second;
-      cells.resize(table.rows[0].size() - 1);
+      cells.resize(table.rows[0].size() - 1);  // operations before it that lack this size
       cells.push_back(
           WinnerText(WinnerOf(row, sweep.request.seed), NamesOf(sweep.request.contenders)));
     }
@@ -110,6 +112,10 @@ TableOfText RaceTable(const std::string& title, const std::vector<SideSteps>& si
     Cells& cells = table.rows.emplace_back(Cells{side.name});
     for (const double quantile : {0.5, 0.1, 0.9}) {
       cells.push_back(fmt::format("{:.3f}", 1e3 * Quantile(all, quantile)));
+    }
+    if (&side == &sides[0]) {
+      cells.emplace_back("-");
+      continue;
     }
     const Ratio ratio = Compare(sides[0].seconds, side.seconds, 1);
     cells.push_back(HasInterval(ratio) ? fmt::format("{:.2f}x ({:.2f} to {:.2f})", ratio.estimate,
@@ -161,6 +167,7 @@ std::string SweepFigure(const ClusterSweep& sweep) {
     }
     curves.insert(curves.end(), {median, low, high});
   }
+  // Ticks lie between powers where there are few of them.
   const auto size = [](double x) {
     return x == std::floor(x) ? SizeText(static_cast<int64_t>(std::exp2(x))) : std::string();
   };

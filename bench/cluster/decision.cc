@@ -42,6 +42,7 @@ std::string OperationOf(TransferKind kind) {
 }  // namespace
 
 std::optional<Winner> WinnerOf(const std::vector<Turns>& contenders, uint64_t seed) {
+  // Medians choose, for they are what a user sees; rounds say how sure that is.
   std::vector<std::pair<double, size_t>> medians;
   for (size_t i = 0; i < contenders.size(); ++i) {
     const double median = MedianOf(contenders[i]);
@@ -76,6 +77,7 @@ std::vector<Turns> OverSizes(const SweepResult& result) {
       rounds = std::min(rounds, row.timings[kInPlace][i].turns_us.size());
     }
     Turns& turns = means.emplace_back();
+    // Logarithms: each size counts as much as any other, however long it takes.
     for (size_t round = 0; round < rounds; ++round) {
       double sum = 0;
       for (const SweepRow& row : result.rows) {
@@ -96,6 +98,7 @@ std::vector<Entry> EntriesOf(const SweepRequest& request, const SweepResult& res
     if (!winner) continue;
     if (entries.empty()) {
       entries.push_back({request.kind, INT64_MAX, winner->contender});
+      // A small lead here and there must not split the table: who was in use stays so.
     } else if (const size_t before = entries.back().contender; before != winner->contender) {
       const bool lacks = turns[before].empty();
       if (lacks || Judge(Compare(turns[before], turns[winner->contender], request.seed)) ==

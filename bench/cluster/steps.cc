@@ -26,7 +26,8 @@ class StepTimes final : public run::RunObserver {
   const int64_t warmup_;
 };
 
-// The last answer before the trainer is gone is that all have trained.
+// In this process: each run has a session, so nothing of one reaches the next. The figures meet
+// when the trainer is gone, so that no rank still waits for a transfer of one that is ahead.
 Status TrainOnce(const config::Config& config, int64_t warmup, base::RankContext& rank,
                  SideSteps* side) {
   StepTimes times(warmup);
@@ -64,6 +65,7 @@ Result<std::vector<SideSteps>> RaceTraining(const std::vector<TrainingSide>& sid
         return TrainOnce(sides[side].config, warmup, rank, &steps[side]);
       },
       &failures));
+  // Losses are means over all ranks, so all ranks find the same.
   for (size_t i = 0; i < sides.size(); ++i) {
     steps[i].failure = failures[i].ok() && failures[0].ok()
                            ? CompareLosses(steps[0], steps[i], tolerance)

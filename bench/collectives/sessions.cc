@@ -15,6 +15,8 @@ namespace {
 constexpr int kLookMs = 100;  // how often a wait looks whether another rank has failed
 constexpr const char* kFailed = "failed";
 
+// Keys of one session. A rank that has failed sets kFailed and destroys what it has made, which
+// ends transfers of the others; this store ends their waits for its keys.
 class SessionStore final : public base::Store {
  public:
   SessionStore(base::Store& all, std::string prefix) : all_(all), prefix_(std::move(prefix)) {}
@@ -50,6 +52,7 @@ std::string FirstCause(const std::vector<std::string>& of_ranks) {
     return code != StatusCode::kOk && code != StatusCode::kAborted && code != StatusCode::kPeerLost;
   };
   auto found = std::find_if(of_ranks.begin(), of_ranks.end(), is_cause);
+  // Only consequences, as when a process outside of the run took a connection away: any but OK.
   if (found == of_ranks.end()) found = std::max_element(of_ranks.begin(), of_ranks.end());
   return *found;
 }
@@ -58,6 +61,7 @@ std::string FirstCause(const std::vector<std::string>& of_ranks) {
 
 Status Sessions::Try(const RankInfo& info, const std::function<Status(base::RankContext&)>& body,
                      Status* failure) {
+  // The signal of the whole run reaches into the session, that of the session stays there.
   Status own;
   if (body != nullptr) {
     SessionStore store(rank_.store, "session" + std::to_string(sessions_) + "/");

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "bench/collectives/rendezvous.h"
+#include "bench/process/rendezvous.h"
 
 namespace engine::bench {
 
@@ -24,8 +24,8 @@ class Sessions {
   Status Try(const RankInfo& info, const std::function<Status(base::RankContext&)>& body,
              Status* failure);
 
-  // Collective: contenders take turns with Try; one that has a failure has no turn any more. Each round
-  // is the mirror of the one before, so what drifts steadily cancels in the mean of both.
+  // Collective: contenders take turns with Try; one that has a failure has no turn any more. Each
+  // round is the mirror of the one before, so what drifts steadily cancels in the mean of both.
   Status TakeTurns(int rounds,
                    const std::function<Status(size_t contender, base::RankContext&)>& turn,
                    std::vector<Status>* failures);

@@ -1,4 +1,4 @@
-#include "bench/collectives/rendezvous.h"
+#include "bench/process/rendezvous.h"
 
 #include <algorithm>
 #include <cstring>
