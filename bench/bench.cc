@@ -50,6 +50,17 @@ Status UseProfile(const std::string& name, const std::string& folder, TrainReque
                        name.c_str(), known.c_str());
 }
 
+Status WriteClusterFiles(const ClusterResult& result, const SweepConditions& conditions,
+                         const std::string& folder) {
+  std::string sweeps;
+  for (const ClusterSweep& sweep : result.sweeps) {
+    sweeps += (sweeps.empty() ? "[" : ",") + SweepJson(sweep.request, conditions, sweep.result);
+  }
+  ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/report.html", ClusterHtml(result, conditions)));
+  ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/results.json", sweeps + "]\n"));
+  return result.fragment.empty() ? Status() : WriteFile(folder + "/best.pbtxt", result.fragment);
+}
+
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder) {
   ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/report.html", TrainHtml(result)));
   ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/results.csv", TrainCsv(result)));

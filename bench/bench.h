@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "bench/cluster/cluster.h"
 #include "bench/collectives/format.h"
 #include "bench/collectives/sweep.h"
 #include "bench/machine/machine.h"
@@ -31,6 +32,10 @@ class ScratchFolder {
 // Writes the profile of that name (docs/benchmarking.md) as a configuration into `folder` and makes
 // `request` use it. kInvalidArgument lists the names.
 Status UseProfile(const std::string& name, const std::string& folder, TrainRequest* request);
+
+// Writes report.html, results.json and, if there is a fragment, best.pbtxt into `folder`. kStorage.
+Status WriteClusterFiles(const ClusterResult& result, const SweepConditions& conditions,
+                         const std::string& folder);
 
 // Writes report.html, results.csv and results.json into `folder`. kStorage.
 Status WriteTrainFiles(const TrainResult& result, const std::string& folder);

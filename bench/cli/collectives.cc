@@ -16,16 +16,13 @@ namespace {
 
 constexpr int32_t kDefaultRanks = 2;  // one has nobody to talk to
 
-struct BenchCollectivesFlags {
+struct BenchCollectivesFlags : SweepFlags {
   std::string a, b;
   bench::Side a_more, b_more;
-  command::PluginFlags plugin;
-  launch::LaunchFlags launch;
-  bench::SweepRequest request;
-  double timeout_s = 30;
-  bench::LinkOptions link;
-  std::string kind = "all_reduce", format = "table";
+  std::string kind = "all_reduce", dtype = "float32", format = "table";
 };
+
+}  // namespace
 
 const std::map<std::string, TransferKind>& Kinds() {
   static const std::map<std::string, TransferKind> kinds = {
@@ -36,16 +33,24 @@ const std::map<std::string, TransferKind>& Kinds() {
   return kinds;
 }
 
+const std::map<std::string, DType>& DTypes() {
+  static const std::map<std::string, DType> dtypes = [] {
+    std::map<std::string, DType> by_name;
+    for (int dtype = 0; dtype <= static_cast<int>(DType::kFloat16); ++dtype) {
+      by_name[Name(static_cast<DType>(dtype))] = static_cast<DType>(dtype);
+    }
+    return by_name;
+  }();
+  return dtypes;
+}
+
+namespace {
+
 Result<bench::SweepRequest> MakeSweepRequest(const BenchCollectivesFlags& flags,
                                              const command::Environment& environment) {
   bench::SweepRequest request = flags.request;
   request.kind = Kinds().at(flags.kind);
-  if (request.min_bytes > request.max_bytes) {
-    return Status::Error(
-        StatusCode::kInvalidArgument, "--min-bytes %lld is more than --max-bytes %lld",
-        static_cast<long long>(request.min_bytes), static_cast<long long>(request.max_bytes));
-  }
-  request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
+  request.dtype = DTypes().at(flags.dtype);
   const std::pair<const std::string&, const bench::Side&> sides[] = {{flags.a, flags.a_more},
                                                                      {flags.b, flags.b_more}};
   for (size_t i = 0; i < std::size(sides); ++i) {
@@ -105,22 +110,16 @@ class SweepPrinter {
   const bench::SweepConditions& conditions_;
 };
 
-Status SweepRank(const BenchCollectivesFlags& flags, bench::SweepRequest request,
-                 const bench::SweepConditions& conditions, const command::Environment& environment,
-                 base::RankContext& rank) {
+Status SweepRank(const BenchCollectivesFlags& flags, const bench::SweepRequest& request,
+                 const bench::SweepConditions& conditions, base::RankContext& rank) {
   const bool first = rank.info.rank == 0;
-  rank.log = launch::MemberLog(rank.info);
-  rank.info.transfer_timeout_ms = request.timeout_ms;
-  ENGINE_ASSIGN_OR_RETURN(const plugins::HostNetwork network,
-                          command::NetworkOf(environment, rank));
-  for (bench::Contender& contender : request.contenders) {
-    plugins::UseNetwork(network, &contender.choice);
-  }
   const SweepPrinter printer(flags.format, request, conditions);
   if (first) printer.Begin();
+  bench::Sessions sessions(rank);
   ENGINE_ASSIGN_OR_RETURN(
       const bench::SweepResult result,
-      bench::RunSweep(request, rank, [&](const bench::SweepRow& row) { printer.Row(row); }));
+      bench::RunSweep(request, sessions, [&](const bench::SweepRow& row) { printer.Row(row); }));
+  for (const Status& failure : result.failures) ENGINE_RETURN_IF_ERROR(failure);
   if (!first) return {};
   printer.End(result);
   if (result.wrong == 0) return {};
@@ -137,59 +136,98 @@ std::vector<std::string> CommandOfALinkedRank(const std::string& binary) {
   return words;
 }
 
-int BenchCollectives(const BenchCollectivesFlags& flags, const command::Environment& environment) {
-  const auto request = MakeSweepRequest(flags, environment);
-  if (!request.ok()) return command::ReportError(request.status());
-  if (!flags.link.rate.empty()) {
-    bench::LinkOptions link = flags.link;
-    link.hosts = flags.launch.world_size > 0 ? flags.launch.world_size : kDefaultRanks;
-    return RunOnHosts(CommandOfALinkedRank(environment.binary), link, environment,
-                      /*timeout_s=*/3600);
-  }
-  auto plan = launch::ResolveLaunch(flags.launch, environment.variables);
-  const bool asked = flags.launch.world_size > 0;
-  if (plan.ok() && !asked && plan->mode == launch::LaunchPlan::Mode::kSpawn) {
-    plan->info.world_size = plan->info.local_world_size = kDefaultRanks;
-    plan->source = "default";
-  }
-  if (!plan.ok()) return command::ReportError(plan.status());
-  const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
-  const launch::LaunchOutcome outcome = launch::Launch(*plan, {}, [&](base::RankContext& rank) {
-    return SweepRank(flags, *request, conditions, environment, rank);
-  });
-  return command::ReportOutcome(outcome);
-}
-
-void AddSweepFlags(CLI::App* app, BenchCollectivesFlags* flags) {
-  app->add_option("--kind", flags->kind, "all_reduce, reduce_scatter, all_gather, broadcast")
-      ->check(CLI::IsMember(Kinds()));
-  const CLI::Range sizes(int64_t{4}, int64_t{1} << 34);
-  app->add_option("--min-bytes", flags->request.min_bytes, "Smallest size: 4, 64K, 64M, 1G")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(sizes);
-  app->add_option("--max-bytes", flags->request.max_bytes, "Largest size")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->check(sizes);
-  app->add_option("--factor", flags->request.factor, "From one size to the next")
-      ->check(CLI::Range(1.01, 1e6));
-  app->add_option("--seconds", flags->request.seconds,
-                  "Time to measure each size, communicator and placement")
-      ->check(CLI::Range(0.001, 3600.0));
-  app->add_option("--blocks", flags->request.blocks,
-                  "Blocks of four turns, A B B A, for each size; each turn connects anew")
-      ->check(CLI::Range(1, 1000));
-  app->add_option("--timeout", flags->timeout_s, "Seconds that one collective may take")
-      ->check(CLI::Range(0.1, 1e5));
-  app->add_option("--seed", flags->request.seed, "Of the bootstrap")->capture_default_str();
+// The launcher's ranks, else those of -n, else two.
+Result<launch::LaunchPlan> ResolveRanks(const command::Environment& environment,
+                                        SweepFlags* flags) {
+  const int asked = flags->ranks;
+  launch::LaunchFlags& launch = flags->launch;
+  const auto given = launch::ResolveLaunch(launch, environment.variables);
+  const bool joins = given.ok() && given->mode == launch::LaunchPlan::Mode::kJoin;
+  // nccl-tests' -n, beside ranks that the launcher has numbered.
+  if (joins && asked > 0 && asked != given->info.world_size) flags->request.iterations = asked;
+  if (joins || !given.ok()) return given;
+  launch.world_size = asked > 0 ? asked : kDefaultRanks;
+  auto plan = launch::ResolveLaunch(launch, environment.variables);
+  if (plan.ok() && asked == 0) plan->source = "default";
+  return plan;
 }
 
 }  // namespace
+
+int RunOnRanks(SweepFlags flags, const command::Environment& environment, const RanksBody& body) {
+  bench::SweepRequest& request = flags.request;
+  if (request.min_bytes > request.max_bytes) {
+    return command::ReportError(Status::Error(
+        StatusCode::kInvalidArgument, "--min-bytes %lld is more than --max-bytes %lld",
+        static_cast<long long>(request.min_bytes), static_cast<long long>(request.max_bytes)));
+  }
+  if (!flags.link.rate.empty()) {
+    bench::LinkOptions link = flags.link;
+    link.hosts = flags.ranks > 0 ? flags.ranks : kDefaultRanks;
+    return RunOnHosts(CommandOfALinkedRank(environment.binary), link, environment,
+                      /*timeout_s=*/3600);
+  }
+  const auto plan = ResolveRanks(environment, &flags);
+  if (!plan.ok()) return command::ReportError(plan.status());
+  request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
+  const bench::SweepConditions conditions{plan->info.world_size, plan->source, ThisMachine()};
+  const launch::LaunchOutcome outcome =
+      launch::Launch(*plan, {}, [&](base::RankContext& rank) -> Status {
+        rank.log = launch::MemberLog(rank.info);
+        rank.info.transfer_timeout_ms = rank.info.rendezvous_timeout_ms = request.timeout_ms;
+        ENGINE_ASSIGN_OR_RETURN(const plugins::HostNetwork network,
+                                command::NetworkOf(environment, rank));
+        bench::SweepRequest here = request;
+        for (bench::Contender& contender : here.contenders) {
+          plugins::UseNetwork(network, &contender.choice);
+        }
+        return body(here, conditions, network, rank);
+      });
+  return command::ReportOutcome(outcome);
+}
+
+void AddSweepFlags(CLI::App* app, SweepFlags* flags) {
+  command::AddPluginFolders(app, "--plugin-path", &flags->plugin.folders);
+  app->add_option("-n,--ranks", flags->ranks,
+                  "Number of ranks on this machine (default: 2); under a launcher, whose ranks are "
+                  "used, the --iterations")
+      ->check(CLI::Range(1, 1000000));
+  command::AddLauncher(app, &flags->launch);
+  command::AddAccessFlags(app, &flags->launch.key_file, &flags->launch.insecure);
+  app->option_defaults()->always_capture_default();
+  bench::SweepRequest& request = flags->request;
+  const CLI::Range sizes(int64_t{4}, int64_t{1} << 34);
+  app->add_option("-b,--min-bytes", request.min_bytes, "Smallest size: 4, 64K, 64M, 1G")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(sizes);
+  app->add_option("-e,--max-bytes", request.max_bytes, "Largest size")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(sizes);
+  app->add_option("-f,--factor", request.factor, "From one size to the next")
+      ->check(CLI::Range(1.01, 1e6));
+  app->add_option("--seconds", request.seconds,
+                  "Time to measure each size, communicator and placement")
+      ->check(CLI::Range(0.001, 3600.0));
+  app->add_option("--iterations", request.iterations, "In place of --seconds; 0: by them")
+      ->check(CLI::Range(0, 1000000));
+  app->add_option("-w,--warmup-iters", request.warm_ups, "Iterations before them, in each turn")
+      ->check(CLI::Range(1, 10000));
+  app->add_option("--blocks", request.blocks,
+                  "Blocks of two rounds, A B then B A; each turn connects anew")
+      ->check(CLI::Range(1, 1000));
+  app->add_option("--timeout", flags->timeout_s, "Seconds that one collective may take")
+      ->check(CLI::Range(0.1, 1e5));
+  app->add_option("--seed", request.seed, "Of the bootstrap")->capture_default_str();
+  AddLinkFlags(app, &flags->link);
+  for (const char* flag : {"--link", "--launcher", "--key-file"}) {
+    app->get_option(flag)->take_last();  // see CommandOfALinkedRank
+  }
+}
 
 void AddBenchCollectives(CLI::App& bench, const command::Environment& environment, int* exit_code) {
   CLI::App* collectives = bench.add_subcommand(
       "collectives", "Time collectives of rising size through one communicator or two");
   auto flags = std::make_shared<BenchCollectivesFlags>();
-  flags->launch.world_size = 0;
   collectives->add_option("--a", flags->a, "Communicator: a name, or the path of a library")
       ->required()
       ->type_name("NAME|FILE");
@@ -197,26 +235,29 @@ void AddBenchCollectives(CLI::App& bench, const command::Environment& environmen
       ->type_name("NAME|FILE");
   AddSideFlags(collectives, "a", &flags->a_more, false);
   AddSideFlags(collectives, "b", &flags->b_more, false);
-  command::AddPluginFolders(collectives, "--plugin-path", &flags->plugin.folders);
-  collectives
-      ->add_option("-n,--ranks", flags->launch.world_size,
-                   "Number of ranks on this machine (default: those of the launcher, or 2)")
-      ->check(CLI::Range(1, bench::kMaxCheckedRanks));
-  command::AddLauncher(collectives, &flags->launch);
-  command::AddAccessFlags(collectives, &flags->launch.key_file, &flags->launch.insecure);
-  collectives->option_defaults()->always_capture_default();
   AddSweepFlags(collectives, flags.get());
-  AddLinkFlags(collectives, &flags->link);
-  for (const char* flag : {"--link", "--launcher", "--key-file"}) {
-    collectives->get_option(flag)->take_last();  // see CommandOfALinkedRank
-  }
+  collectives
+      ->add_option("--kind", flags->kind, "all_reduce, reduce_scatter, all_gather, broadcast")
+      ->check(CLI::IsMember(Kinds()));
+  collectives->add_option("--dtype", flags->dtype, "float32, float16, bfloat16, int32, uint8")
+      ->check(CLI::IsMember(DTypes()));
   collectives->add_option("--format", flags->format, "What to print: table, nccl-tests, csv, json")
       ->check(CLI::IsMember({"table", "nccl-tests", "csv", "json"}));
   collectives->footer(
       "Example: engine bench collectives -n 2 --a tcp --b ./libengine_mine.so\n"
       "Exit code 79: a communicator gave a wrong result. docs/benchmarking.md");
-  collectives->callback(
-      [flags, &environment, exit_code] { *exit_code = BenchCollectives(*flags, environment); });
+  collectives->callback([flags, &environment, exit_code] {
+    const auto made = MakeSweepRequest(*flags, environment);
+    if (!made.ok()) {
+      *exit_code = command::ReportError(made.status());
+      return;
+    }
+    flags->request = *made;
+    *exit_code = RunOnRanks(
+        *flags, environment,
+        [&](const auto& request, const auto& conditions, const auto& /*network*/,
+            base::RankContext& rank) { return SweepRank(*flags, request, conditions, rank); });
+  });
 }
 
 }  // namespace engine

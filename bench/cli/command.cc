@@ -90,6 +90,7 @@ void AddBenchCommand(CLI::App& app, const command::Environment& environment, int
   bench->require_subcommand(1);
   AddBenchTrain(*bench, environment, exit_code);
   AddBenchCollectives(*bench, environment, exit_code);
+  AddBenchCluster(*bench, environment, exit_code);
   AddBenchHosts(*bench, environment, exit_code);
 }
 

@@ -1,4 +1,4 @@
-// `engine bench train`, `engine bench collectives` and `engine bench hosts`.
+// `engine bench train`, `collectives`, `cluster` and `hosts`.
 #pragma once
 
 #include "app/command/command.h"

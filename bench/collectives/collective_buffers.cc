@@ -2,45 +2,62 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+
+#include "kit/float16.h"
 
 namespace engine::bench {
 namespace {
 
 constexpr int64_t kPeriod = 251;
-constexpr float kGarbage = -1;
-constexpr int64_t kElementBytes = sizeof(float);
+constexpr std::byte kGarbage{0xa5};
 
 bool HoldsAllRanks(TransferKind kind) {
   return kind == TransferKind::kReduceScatter || kind == TransferKind::kAllGather;
 }
 
-// At most 251 * 256, and the sum over 256 ranks at most 251 * 32896 < 2^24: exact.
-float Input(int rank, int64_t index) {
-  return static_cast<float>((index % kPeriod + 1) * (rank + 1));
+// The whole numbers from 0 up to this one are exact.
+int64_t LargestExact(DType dtype) {
+  constexpr int64_t kLargest[] = {1 << 24, 1 << 24, 255, 256, 2048};  // by DType
+  return kLargest[static_cast<int>(dtype)];
 }
 
-float Sum(int ranks, int64_t index) {
-  return static_cast<float>((index % kPeriod + 1) * ranks * (ranks + 1) / 2);
+// The bytes of the element `value`, lowest first.
+uint32_t Encode(DType dtype, float value) {
+  if (dtype == DType::kBFloat16) return kit::ToBFloat16(value);
+  if (dtype == DType::kFloat16) return kit::ToFloat16(value);
+  return dtype == DType::kFloat32 ? kit::BitsOf(value) : static_cast<uint32_t>(value);
+}
+
+double Decode(DType dtype, uint32_t element) {
+  if (dtype == DType::kBFloat16) return kit::FromBFloat16(static_cast<uint16_t>(element));
+  if (dtype == DType::kFloat16) return kit::FromFloat16(static_cast<uint16_t>(element));
+  return dtype == DType::kFloat32 ? kit::FloatOf(element) : static_cast<int32_t>(element);
 }
 
 }  // namespace
 
 int64_t SizeBytes(const CollectiveCase& c, int ranks) {
-  return c.count * kElementBytes * (HoldsAllRanks(c.kind) ? ranks : 1);
+  return c.count * static_cast<int64_t>(SizeOf(c.dtype)) * (HoldsAllRanks(c.kind) ? ranks : 1);
 }
 
-CollectiveCase CaseOfSize(TransferKind kind, int64_t bytes, int ranks, bool in_place) {
+CollectiveCase CaseOfSize(TransferKind kind, int64_t bytes, int ranks, bool in_place, DType dtype) {
   const int64_t shares = HoldsAllRanks(kind) ? ranks : 1;
-  return {kind, std::max<int64_t>(1, bytes / kElementBytes / shares), in_place};
+  const auto element = static_cast<int64_t>(SizeOf(dtype));
+  return {kind, std::max<int64_t>(1, bytes / element / shares), in_place, dtype};
 }
 
 CollectiveBuffers::CollectiveBuffers(const CollectiveCase& c, const RankInfo& info)
-    : case_(c), info_(info) {
-  const int64_t own_slice = info.rank * c.count;
+    : case_(c), info_(info), bytes_(static_cast<int64_t>(SizeOf(c.dtype))) {
+  for (int64_t i = 0; i < kPeriod; ++i) {
+    float& sum = sums_.emplace_back(0.0f);
+    for (int rank = 0; rank < info.world_size; ++rank) sum += Input(rank, i);
+  }
+  const int64_t own_slice = info.rank * c.count * bytes_;
   // In place the larger of the two buffers holds the other one.
   const bool in_send = c.in_place && c.kind == TransferKind::kReduceScatter;
-  if (!c.in_place || in_send) send_.resize(static_cast<size_t>(SendCount()));
-  if (!in_send) recv_.resize(static_cast<size_t>(RecvCount()));
+  if (!c.in_place || in_send) send_.resize(static_cast<size_t>(SendCount() * bytes_));
+  if (!in_send) recv_.resize(static_cast<size_t>(RecvCount() * bytes_));
   send_data_ = send_.data();
   recv_data_ = recv_.data();
   if (!c.in_place) return;
@@ -53,17 +70,26 @@ CollectiveBuffers::CollectiveBuffers(const CollectiveCase& c, const RankInfo& in
 
 void CollectiveBuffers::Fill() {
   std::fill(recv_.begin(), recv_.end(), kGarbage);
-  for (int64_t i = 0; i < SendCount(); ++i) send_data_[i] = Input(info_.rank, i);
+  // A period by its definition, the rest as copies of it.
+  const int64_t period = std::min(SendCount(), kPeriod) * bytes_, all = SendCount() * bytes_;
+  for (int64_t i = 0; i * bytes_ < period; ++i) {
+    const uint32_t element = Encode(case_.dtype, Input(info_.rank, i));
+    std::memcpy(send_data_ + i * bytes_, &element, static_cast<size_t>(bytes_));
+  }
+  for (int64_t done = period; done < all; done += period) {
+    std::memcpy(send_data_ + done, send_data_, static_cast<size_t>(std::min(period, all - done)));
+  }
 }
 
 void CollectiveBuffers::Clear() {
-  std::fill(send_.begin(), send_.end(), 0.0f);
-  std::fill(recv_.begin(), recv_.end(), 0.0f);
+  std::fill(send_.begin(), send_.end(), std::byte{0});
+  std::fill(recv_.begin(), recv_.end(), std::byte{0});
 }
 
 Transfer CollectiveBuffers::MakeTransfer(uint64_t key, uint64_t sequence,
                                          int64_t timeout_ms) const {
   return {.kind = case_.kind,
+          .dtype = case_.dtype,
           .send = send_data_,
           .recv = recv_data_,
           .count = case_.count,
@@ -75,14 +101,23 @@ Transfer CollectiveBuffers::MakeTransfer(uint64_t key, uint64_t sequence,
 int64_t CollectiveBuffers::CountWrong(std::string* first) const {
   int64_t wrong = 0;
   for (int64_t i = 0; i < RecvCount(); ++i) {
-    if (recv_data_[i] == Expected(i)) continue;
+    const uint32_t expected = Encode(case_.dtype, Expected(i));
+    uint32_t found = 0;
+    std::memcpy(&found, recv_data_ + i * bytes_, static_cast<size_t>(bytes_));
+    if (found == expected) continue;
     if (++wrong > 1) continue;
     char text[128];
     std::snprintf(text, sizeof(text), "element %lld of rank %d is %g instead of %g",
-                  static_cast<long long>(i), info_.rank, recv_data_[i], Expected(i));
+                  static_cast<long long>(i), info_.rank, Decode(case_.dtype, found), Expected(i));
     *first = text;
   }
   return wrong;
+}
+
+// Sums over all ranks are exact: at most 251 * 255 each for float32, less for smaller formats.
+float CollectiveBuffers::Input(int rank, int64_t index) const {
+  const int64_t values = LargestExact(case_.dtype) / info_.world_size + 1;
+  return static_cast<float>((index % kPeriod + 1) * (rank + 1) % values);
 }
 
 float CollectiveBuffers::Expected(int64_t index) const {
@@ -92,9 +127,9 @@ float CollectiveBuffers::Expected(int64_t index) const {
     case TransferKind::kBroadcast:
       return Input(0, index);
     case TransferKind::kReduceScatter:
-      return Sum(info_.world_size, info_.rank * case_.count + index);
+      return sums_[static_cast<size_t>((info_.rank * case_.count + index) % kPeriod)];
     default:
-      return Sum(info_.world_size, index);
+      return sums_[static_cast<size_t>(index % kPeriod)];
   }
 }
 

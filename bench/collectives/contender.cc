@@ -116,12 +116,10 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
 }
 
 Result<std::unique_ptr<LiveContender>> LiveContender::Create(const Contender& contender,
-                                                             int instance,
                                                              base::RankContext& rank) {
   std::unique_ptr<LiveContender> live(new LiveContender(rank));
-  // Keys of the store are private to this name, and each object must meet its own peers.
-  live->host_ = std::make_unique<plugin::PluginHost>(
-      contender.choice.entry.name + "#" + std::to_string(instance), rank, &live->device_, nullptr);
+  live->host_ = std::make_unique<plugin::PluginHost>(contender.choice.entry.name, rank,
+                                                     &live->device_, nullptr);
   live->host_->Offer(contender.choice);
   ENGINE_ASSIGN_OR_RETURN(live->communicator_,
                           plugin::Create<Communicator>(contender.choice, *live->host_));

@@ -30,8 +30,7 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
 // A contender's object on one rank. Collective; the run's abort ends its waits.
 class LiveContender {
  public:
-  // `instance`: another number for each object of a run, the same on all ranks.
-  static Result<std::unique_ptr<LiveContender>> Create(const Contender& contender, int instance,
+  static Result<std::unique_ptr<LiveContender>> Create(const Contender& contender,
                                                        base::RankContext& rank);
   ~LiveContender();
 

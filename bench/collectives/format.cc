@@ -9,14 +9,6 @@
 namespace engine::bench {
 namespace {
 
-// "4 B", "64 KiB", "64 MiB"
-std::string Size(int64_t bytes) {
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  const bool mib = bytes >= (1 << 20);
-  const double value = static_cast<double>(bytes) / (mib ? 1 << 20 : 1 << 10);
-  return fmt::format("{:.{}f} {}", value, value == std::floor(value) ? 0 : 1, mib ? "MiB" : "KiB");
-}
-
 std::string PathOf(const Contender& contender) {
   return contender.choice.entry.name + " (" + contender.choice.entry.path + ")";
 }
@@ -30,7 +22,7 @@ std::string OptionsOf(const Contender& contender) {
 }
 
 std::string TimingColumns(const Timing& timing) {
-  if (timing.wrong > 0) {
+  if (timing.iterations == 0) {
     return fmt::format("  {:>9} {:>9} {:>8} {:>8}", "-", "-", "-", timing.wrong);
   }
   return fmt::format("  {:9.1f} {:9.1f} {:8.3f} {:>8}", timing.us.median, timing.us.p99,
@@ -53,6 +45,10 @@ std::string NcclNumber(double value, int width) {
                                           : 0);
 }
 
+const char* NcclName(DType dtype) {
+  return dtype == DType::kFloat32 ? "float" : dtype == DType::kFloat16 ? "half" : Name(dtype);
+}
+
 std::string NcclColumns(const Timing& timing) {
   if (timing.iterations == 0) {
     return fmt::format("  {:>7}  {:>6}  {:>6}  {:6}", "-", "-", "-", timing.wrong);
@@ -64,10 +60,17 @@ std::string NcclColumns(const Timing& timing) {
 
 }  // namespace
 
+std::string SizeText(int64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  const bool mib = bytes >= (1 << 20);
+  const double value = static_cast<double>(bytes) / (mib ? 1 << 20 : 1 << 10);
+  return fmt::format("{:.{}f} {}", value, value == std::floor(value) ? 0 : 1, mib ? "MiB" : "KiB");
+}
+
 std::string TableHead(const SweepRequest& request, const SweepConditions& conditions) {
-  std::string text = fmt::format("{} of float32 in place, {} ranks ({}), {} cores, {}\n",
-                                 Name(request.kind), conditions.ranks, conditions.source,
-                                 conditions.machine.cores, conditions.machine.cpu);
+  std::string text = fmt::format(
+      "{} of {} in place, {} ranks ({}), {} cores, {}\n", Name(request.kind), Name(request.dtype),
+      conditions.ranks, conditions.source, conditions.machine.cores, conditions.machine.cpu);
   std::string above(10, ' '), below = fmt::format("{:>10}", "size");
   for (const Contender& contender : request.contenders) {
     const std::string options = OptionsOf(contender);
@@ -83,7 +86,7 @@ std::string TableHead(const SweepRequest& request, const SweepConditions& condit
 }
 
 std::string TableRow(const SweepRow& row) {
-  std::string text = fmt::format("{:>10}", Size(row.bytes));
+  std::string text = fmt::format("{:>10}", SizeText(row.bytes));
   for (const Timing& timing : row.timings[kInPlace]) text += TimingColumns(timing);
   if (row.ratio[kInPlace]) text += RatioColumns(*row.ratio[kInPlace]);
   return text + "\n";
@@ -132,8 +135,8 @@ std::string NcclRow(const SweepRequest& request, const SweepRow& row, size_t con
   const bool reduces =
       request.kind == TransferKind::kAllReduce || request.kind == TransferKind::kReduceScatter;
   const char* const root = request.kind == TransferKind::kBroadcast ? "0" : "-1";
-  return fmt::format("{:12}  {:12}  {:>8}  {:>6}  {:>6}", row.bytes, row.count, "float",
-                     reduces ? "sum" : "none", root) +
+  return fmt::format("{:12}  {:12}  {:>8}  {:>6}  {:>6}", row.bytes, row.count,
+                     NcclName(request.dtype), reduces ? "sum" : "none", root) +
          NcclColumns(row.timings[kOutOfPlace][contender]) +
          NcclColumns(row.timings[kInPlace][contender]) + "\n";
 }

@@ -8,6 +8,9 @@
 
 namespace engine::bench {
 
+// "4 B", "64 KiB", "64 MiB"
+std::string SizeText(int64_t bytes);
+
 // What stands above and below the rows.
 struct SweepConditions {
   int ranks = 1;

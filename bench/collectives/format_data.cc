@@ -65,7 +65,7 @@ std::string SweepCsv(const SweepRequest& request, const SweepConditions& conditi
 
 std::string SweepJson(const SweepRequest& request, const SweepConditions& conditions,
                       const SweepResult& result) {
-  Json json = {{"kind", Name(request.kind)}, {"dtype", "float32"},
+  Json json = {{"kind", Name(request.kind)}, {"dtype", Name(request.dtype)},
                {"ranks", conditions.ranks},  {"ranks_from", conditions.source},
                {"seed", request.seed},       {"machine", MachineJson(conditions.machine)}};
   Json contenders = Json::object();

@@ -1,5 +1,7 @@
 #include "bench/process/rendezvous.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -39,6 +41,22 @@ Result<std::string> Rendezvous::Meet(
 
 Status Rendezvous::Wait() {
   return Meet("", [](const std::vector<std::string>&) { return std::string(); }).status();
+}
+
+Result<std::vector<double>> Rendezvous::Largest(const std::vector<double>& values) {
+  std::vector<double> largest(values.size()), of_rank(values.size());
+  const auto add = [&](const std::vector<std::string>& of_ranks) {
+    for (const std::string& bytes : of_ranks) {
+      std::memcpy(of_rank.data(), bytes.data(),
+                  std::min(bytes.size(), of_rank.size() * sizeof(double)));
+      for (size_t i = 0; i < largest.size(); ++i) largest[i] = std::max(largest[i], of_rank[i]);
+    }
+    return std::string();
+  };
+  const std::string bytes(reinterpret_cast<const char*>(values.data()),
+                          values.size() * sizeof(double));
+  ENGINE_RETURN_IF_ERROR(Meet(bytes, add).status());
+  return largest;
 }
 
 }  // namespace engine::bench

@@ -22,6 +22,8 @@ class Rendezvous {
       const std::function<std::string(const std::vector<std::string>&)>& answer);
   // Collective; nothing is exchanged.
   Status Wait();
+  // Collective: on rank 0 the largest of each of the values that ranks bring, as many on all.
+  Result<std::vector<double>> Largest(const std::vector<double>& values);
 
  private:
   base::RankContext& rank_;

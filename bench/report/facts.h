@@ -2,15 +2,14 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/training/result.h"
 
 namespace engine::bench {
 
-struct Fact {
-  std::string name, value;
-};
+using Fact = std::pair<std::string, std::string>;  // name, value
 
 // "12.3 ms", "845 us": three digits that count.
 std::string Milliseconds(double seconds);

@@ -10,16 +10,13 @@
 #include "bench/report/train_plots.h"
 #include "bench/report/train_report.h"
 #include "tools/report/page_head.h"
+#include "tools/report/page_parts.h"
 #include "tools/report/svg.h"
 
 namespace engine::bench {
 namespace {
 
-using report::Escape;
-
-// Of one drawing: beside another one on a wide page, and on a narrow page, where the text of the
-// wide one would be too small.
-constexpr double kWide = 540, kNarrow = 340;
+using report::Escape, report::FactTable, report::kNarrow, report::kWide;
 
 std::string Headline(const TrainResult& result) {
   if (result.difference) return "no conclusion";
@@ -66,31 +63,20 @@ std::string Figure(const TrainResult& result, const char* id, const char* title,
 }
 
 std::string NumbersPart(const TrainResult& result) {
-  std::string html =
-      "<section>\n<h2>Time of a step in ms</h2>\n<div class=\"scroll\"><table class=\"numbers\">\n"
-      "<thead><tr><th></th><th>median</th><th>p10</th><th>p90</th><th>mean</th><th>steps</th>"
-      "</tr></thead>\n";
+  std::vector<report::Cells> rows = {{"", "median", "p10", "p90", "mean", "steps"}};
   for (const SideId side : SidesOf(result)) {
     const Summary& steps = result.steps[static_cast<int>(side)];
     size_t count = 0;
     for (const RunResult& run : result.runs) {
       if (run.side == side) count += run.step_seconds.size();
     }
-    html += fmt::format(
-        "<tr><th>{}</th><td>{:.3f}</td><td>{:.3f}</td><td>{:.3f}</td><td>{:.3f}</td>"
-        "<td>{}</td></tr>\n",
-        Name(side), 1e3 * steps.median, 1e3 * steps.p10, 1e3 * steps.p90, 1e3 * steps.mean, count);
+    report::Cells& row = rows.emplace_back(report::Cells{Name(side)});
+    for (const double seconds : {steps.median, steps.p10, steps.p90, steps.mean}) {
+      row.push_back(fmt::format("{:.3f}", 1e3 * seconds));
+    }
+    row.push_back(std::to_string(count));
   }
-  return html + "</table></div>\n</section>\n";
-}
-
-std::string FactsPart(const char* title, const std::vector<Fact>& facts) {
-  if (facts.empty()) return "";
-  std::string html = fmt::format("<section>\n<h2>{}</h2>\n<table class=\"facts\">\n", title);
-  for (const Fact& fact : facts) {
-    html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", Escape(fact.name), Escape(fact.value));
-  }
-  return html + "</table>\n</section>\n";
+  return report::Table("Time of a step in ms", rows);
 }
 
 }  // namespace
@@ -105,9 +91,9 @@ std::string TrainHtml(const TrainResult& result) {
   html += Figure(result, "order", "Runs in their order", RunOrderPlot);
   html += Figure(result, "losses", "Losses", LossPlot);
   html += "</div>\n" + NumbersPart(result) + "<div class=\"loose\">\n";
-  html += FactsPart("Communication and computation", EfficiencyFacts(result));
-  html += FactsPart("Conditions", ConditionFacts(result));
-  html += FactsPart("Machine", MachineFacts(result.machine));
+  html += FactTable("Communication and computation", EfficiencyFacts(result));
+  html += FactTable("Conditions", ConditionFacts(result));
+  html += FactTable("Machine", MachineFacts(result.machine));
   html += "</div>\n<section>\n<h2>Command</h2>\n<pre>" + Escape(result.machine.command_line) +
           "</pre>\n</section>\n";
   return html + "</main>\n</body>\n</html>\n";

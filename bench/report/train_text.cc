@@ -51,9 +51,9 @@ std::string SideLines(const TrainResult& result) {
 std::string FactLines(const std::vector<Fact>& facts) {
   std::string text;
   for (const Fact& fact : facts) {
-    text += fact.name +
-            std::string(kNameColumns - std::min(kNameColumns - 1, fact.name.size()), ' ') +
-            fact.value + "\n";
+    text += fact.first +
+            std::string(kNameColumns - std::min(kNameColumns - 1, fact.first.size()), ' ') +
+            fact.second + "\n";
   }
   return text;
 }

@@ -93,6 +93,12 @@ Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& opti
   return ratio;
 }
 
+Ratio Compare(const Turns& a, const Turns& b, uint64_t seed) {
+  std::vector<Pair> pairs;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) pairs.push_back({a[i], b[i]});
+  return EstimateRatio(pairs, {.seed = seed});
+}
+
 bool HasInterval(const Ratio& ratio) {
   return std::isfinite(ratio.high);
 }
@@ -103,7 +109,7 @@ Conclusion Judge(const Ratio& ratio) {
   return Conclusion::kNotSeparable;
 }
 
-std::string ConclusionText(const Ratio& ratio) {
+std::string ConclusionText(const Ratio& ratio, const std::string& a, const std::string& b) {
   if (!HasInterval(ratio)) {
     return fmt::format("not separable: no interval from {} pairs, take more blocks",
                        ratio.by_pair.size());
@@ -115,10 +121,11 @@ std::string ConclusionText(const Ratio& ratio) {
   const std::string interval = Factor(slower ? 1 / ratio.high : ratio.low, estimate) + " to " +
                                Factor(slower ? 1 / ratio.low : ratio.high, estimate);
   if (conclusion == Conclusion::kNotSeparable) {
-    return "not separable: the speed of B is " + interval + " times that of A (95 % interval)";
+    return "not separable: the speed of " + b + " is " + interval + " times that of " + a +
+           " (95 % interval)";
   }
-  return "B is " + Factor(estimate, estimate) + "x " + (slower ? "slower" : "faster") +
-         " than A (95 % interval " + interval + ")";
+  return b + " is " + Factor(estimate, estimate) + "x " + (slower ? "slower" : "faster") +
+         " than " + a + " (95 % interval " + interval + ")";
 }
 
 }  // namespace engine::bench

@@ -35,6 +35,10 @@ struct BootstrapOptions {
 constexpr size_t kMinPairs = 3;  // the t of fewer is so wide that it says nothing
 Ratio EstimateRatio(const std::vector<Pair>& pairs, const BootstrapOptions& options);
 
+// The times of each turn of a contender. Turns of the same round are a pair.
+using Turns = std::vector<std::vector<double>>;
+Ratio Compare(const Turns& a, const Turns& b, uint64_t seed);
+
 // False: there are too few pairs for one.
 bool HasInterval(const Ratio& ratio);
 
@@ -50,6 +54,7 @@ Conclusion Judge(const Ratio& ratio);
 // "B is 1.27x faster than A (95 % interval 1.24 to 1.30)", "B is 1.10x slower than A (...)",
 // "not separable: the speed of B is 0.980 to 1.030 times that of A (95 % interval)", "not separable:
 // no interval from 2 pairs, take more blocks".
-std::string ConclusionText(const Ratio& ratio);
+std::string ConclusionText(const Ratio& ratio, const std::string& a = "A",
+                           const std::string& b = "B");
 
 }  // namespace engine::bench

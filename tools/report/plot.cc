@@ -65,25 +65,28 @@ Range Range::Padded() const {
   return {low - air, high + air};
 }
 
-void DrawXAxis(Svg& svg, const Axis& x, double top, double bottom, const std::string& label) {
+void DrawXAxis(Svg& svg, const Axis& x, double top, double bottom, const std::string& label,
+               TickWords words) {
   const std::vector<double> ticks = TicksFor(x, 70);
   for (const double tick : ticks) {
     svg.Line(x(tick), top, x(tick), bottom, "rule");
-    svg.Text(x(tick), bottom + 15, "middle", "tick", TickLabel(tick, Distance(ticks)));
+    svg.Text(x(tick), bottom + 15, "middle", "tick",
+             words != nullptr ? words(tick) : TickLabel(tick, Distance(ticks)));
   }
   svg.Text((x.from + x.to) / 2, bottom + 32, "middle", "axis", label);
 }
 
-void DrawYAxis(Svg& svg, const Axis& y, double left, double right) {
+void DrawYAxis(Svg& svg, const Axis& y, double left, double right, TickWords words) {
   const std::vector<double> ticks = TicksFor(y, 36);
   for (const double tick : ticks) {
     svg.Line(left, y(tick), right, y(tick), "rule");
-    svg.Text(left - 6, y(tick) + 4, "end", "tick", TickLabel(tick, Distance(ticks)));
+    svg.Text(left - 6, y(tick) + 4, "end", "tick",
+             words != nullptr ? words(tick) : TickLabel(tick, Distance(ticks)));
   }
 }
 
-std::string CurvePlot(const std::vector<Curve>& curves, bool from_zero, const std::string& label,
-                      double width, const char* css) {
+std::string CurvePlot(const std::vector<Curve>& curves, const PlotAxes& axes,
+                      const std::string& label, double width, const char* css) {
   Range steps, values;
   for (const Curve& curve : curves) {
     for (const auto& [step, value] : curve.points) {
@@ -92,14 +95,14 @@ std::string CurvePlot(const std::vector<Curve>& curves, bool from_zero, const st
     }
   }
   if (!(steps.high > steps.low)) steps = steps.Padded();
-  if (from_zero) values.Add(0);
+  if (axes.from_zero) values.Add(0);
   values = values.Padded();
-  if (from_zero) values.low = 0;
+  if (axes.from_zero) values.low = 0;
   const Axis x{steps.low, steps.high, kLeft, width - kRight};
   const Axis y{values.low, values.high, kHeight - kBottom, kTop};
   Svg svg(width, kHeight);
-  DrawYAxis(svg, y, kLeft, width - kRight);
-  DrawXAxis(svg, x, kTop, kHeight - kBottom, "step");
+  DrawYAxis(svg, y, kLeft, width - kRight, axes.y_words);
+  DrawXAxis(svg, x, kTop, kHeight - kBottom, axes.x, axes.x_words);
   for (const Curve& curve : curves) Draw(svg, curve, x, y);
   return svg.Finish(label, css);
 }

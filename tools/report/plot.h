@@ -22,9 +22,13 @@ struct Range {
   Range Padded() const;
 };
 
+// What stands at a tick; null: its number.
+using TickWords = std::string (*)(double value);
+
 // A label about every 70 pixels along the x axis, every 36 along the y axis, and lines at them.
-void DrawXAxis(Svg& svg, const Axis& x, double top, double bottom, const std::string& label);
-void DrawYAxis(Svg& svg, const Axis& y, double left, double right);
+void DrawXAxis(Svg& svg, const Axis& x, double top, double bottom, const std::string& label,
+               TickWords words = nullptr);
+void DrawYAxis(Svg& svg, const Axis& y, double left, double right, TickWords words = nullptr);
 
 // Values over steps. Of more than a plot can show neighbours are left out; those that are not
 // finite are, too.
@@ -35,9 +39,14 @@ struct Curve {
   std::vector<std::pair<double, double>> points = {};
 };
 
+struct PlotAxes {
+  const char* x = "step";  // what it shows
+  bool from_zero = false;  // the y axis
+  TickWords x_words = nullptr, y_words = nullptr;
+};
+
 // `label` says in words what can be seen; `css` is the class of the drawing. `width`: in pixels.
-// `from_zero`: the y axis begins at 0.
-std::string CurvePlot(const std::vector<Curve>& curves, bool from_zero, const std::string& label,
-                      double width, const char* css);
+std::string CurvePlot(const std::vector<Curve>& curves, const PlotAxes& axes,
+                      const std::string& label, double width, const char* css);
 
 }  // namespace engine::report

@@ -10,20 +10,17 @@
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tools/report/page_head.h"
-#include "tools/report/plot.h"
+#include "tools/report/page_parts.h"
 #include "tools/report/svg.h"
 
 namespace engine::report {
 namespace {
 
 using Json = nlohmann::json;
-
-// Of one drawing: beside another one on a wide page, and on a narrow page, where the text of the
-// wide one would be too small.
-constexpr double kWide = 540, kNarrow = 340;
 
 const Series& Of(const std::map<std::string, Series>& all, const std::string& name) {
   static const Series kNone;
@@ -58,27 +55,7 @@ double Median(const Series& series) {
   return *middle;
 }
 
-enum class Scale { kFitted, kFromZero };
-
-// What is shown by one curve alone needs no key.
-std::string Figure(const std::string& title, std::vector<Curve> curves,
-                   Scale scale = Scale::kFitted) {
-  std::erase_if(curves, [](const Curve& curve) { return curve.points.empty(); });
-  if (curves.empty()) return "";
-  std::string keys;
-  const auto colour = [](const Curve& curve) { return curve.css[0]; };
-  if (colour(curves.front()) != colour(curves.back())) {
-    for (const Curve& curve : curves) {
-      if (curve.name.empty()) continue;
-      keys += fmt::format("&emsp;<i class=\"chip {}\"></i>{}", colour(curve), Escape(curve.name));
-    }
-  }
-  const auto plot = [&](double width, const char* css) {
-    return CurvePlot(curves, scale == Scale::kFromZero, title + " over the steps", width, css);
-  };
-  return fmt::format("<figure>\n<figcaption>{}{}</figcaption>\n{}{}</figure>\n", Escape(title),
-                     keys, plot(kWide, "wide"), plot(kNarrow, "narrow"));
-}
+constexpr PlotAxes kFromZero{.from_zero = true};
 
 // A series, thin, and its mean, thick.
 std::vector<Curve> WithMean(const Series& series) {
@@ -92,24 +69,23 @@ std::string Compared(const std::string& title, const RunLog& log, const std::str
   const Series held_out = Scaled(Of(log.of_evaluations, name), factor);
   curves.push_back({"held out", "b plain", false, held_out});
   curves.push_back({"", "b", true, held_out});
-  return Figure(title, curves);
+  return CurveFigure(title, curves);
 }
 
-std::string Row(const std::string& name, const std::string& value) {
-  return fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", Escape(name), Escape(value));
-}
+using Facts = std::vector<std::pair<std::string, std::string>>;
 
 std::string Figures(const RunLog& log) {
-  std::string html = "<section>\n<h2>Figures</h2>\n<table class=\"facts\">\n";
-  html += Row("steps", fmt::format("{}{}", log.steps,
-                                   log.resumed > 0 ? fmt::format(", resumed {} times", log.resumed)
-                                                   : std::string()));
+  Facts facts;
+  facts.emplace_back("steps",
+                     fmt::format("{}{}", log.steps,
+                                 log.resumed > 0 ? fmt::format(", resumed {} times", log.resumed)
+                                                 : std::string()));
   const auto last = [&](const char* words, const std::map<std::string, Series>& all,
                         const char* name) {
     const Series& series = Of(all, name);
     if (series.empty()) return;
-    html +=
-        Row(words, fmt::format("{:.6g} (step {:.0f})", series.back().second, series.back().first));
+    facts.emplace_back(
+        words, fmt::format("{:.6g} (step {:.0f})", series.back().second, series.back().first));
   };
   last("loss of the last step", log.of_steps, "loss");
   last("last held-out loss", log.of_evaluations, "loss");
@@ -118,45 +94,30 @@ std::string Figures(const RunLog& log) {
       held_out.begin(), held_out.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
   if (best != held_out.end()) {
-    html +=
-        Row("best held-out loss", fmt::format("{:.6g} (step {:.0f})", best->second, best->first));
+    facts.emplace_back("best held-out loss",
+                       fmt::format("{:.6g} (step {:.0f})", best->second, best->first));
   }
   last("last held-out accuracy", log.of_evaluations, "accuracy");
-  html += Row("median step", fmt::format("{:.4g} ms", 1e3 * Median(Of(log.of_steps, "seconds"))));
-  html += Row("median throughput",
-              fmt::format("{:.4g} samples/s", Median(Of(log.of_steps, "samples_per_second"))));
+  facts.emplace_back("median step",
+                     fmt::format("{:.4g} ms", 1e3 * Median(Of(log.of_steps, "seconds"))));
+  facts.emplace_back(
+      "median throughput",
+      fmt::format("{:.4g} samples/s", Median(Of(log.of_steps, "samples_per_second"))));
   const Series& seconds = Of(log.of_steps, "seconds");
-  html += Row("time of all steps",
-              fmt::format("{:.4g} s", std::accumulate(seconds.begin(), seconds.end(), 0.0,
-                                                      [](double sum, const auto& point) {
-                                                        return sum + point.second;
-                                                      })));
-  return html + "</table>\n</section>\n";
+  facts.emplace_back("time of all steps",
+                     fmt::format("{:.4g} s", std::accumulate(seconds.begin(), seconds.end(), 0.0,
+                                                             [](double sum, const auto& point) {
+                                                               return sum + point.second;
+                                                             })));
+  return FactTable("Figures", facts);
 }
 
 std::string Checkpoints(const RunLog& log) {
-  if (log.checkpoints.empty()) return "";
-  std::string html = "<section>\n<h2>Checkpoints</h2>\n<table class=\"facts\">\n";
-  for (const auto& [step, path] : log.checkpoints) html += Row(fmt::format("step {}", step), path);
-  return html + "</table>\n</section>\n";
-}
-
-using Cells = std::vector<std::string>;
-
-// The first row is the head.
-std::string Table(const std::string& title, const std::vector<Cells>& rows) {
-  if (rows.size() < 2) return "";
-  std::string html = fmt::format(
-      "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table class=\"numbers\">\n", Escape(title));
-  const char* element = "th";
-  for (const Cells& row : rows) {
-    html += "<tr>";
-    for (const std::string& cell : row)
-      html += fmt::format("<{0}>{1}</{0}>", element, Escape(cell));
-    html += "</tr>\n";
-    element = "td";
+  Facts facts;
+  for (const auto& [step, path] : log.checkpoints) {
+    facts.emplace_back(fmt::format("step {}", step), path);
   }
-  return html + "</table></div>\n</section>\n";
+  return FactTable("Checkpoints", facts);
 }
 
 std::string NameOf(const Json& classes, size_t number) {
@@ -212,15 +173,14 @@ std::string Samples(const Json& classes, const Json& mistakes) {
 std::string Curves(const RunLog& log) {
   std::string html =
       Compared("Loss", log, "loss") + Compared("Accuracy in %", log, "accuracy", 100);
-  html += Figure("Learning rate", {{"", "a plain", false, Of(log.of_steps, "learning_rate")}});
-  html += Figure("Samples per second", WithMean(Of(log.of_steps, "samples_per_second")),
-                 Scale::kFromZero);
-  html += Figure("Exposed communication in % of a step", WithMean(Of(log.of_steps, "exposed")),
-                 Scale::kFromZero);
+  html += CurveFigure("Learning rate", {{"", "a plain", false, Of(log.of_steps, "learning_rate")}});
+  html += CurveFigure("Samples per second", WithMean(Of(log.of_steps, "samples_per_second")),
+                      kFromZero);
+  html += CurveFigure("Exposed communication in % of a step", WithMean(Of(log.of_steps, "exposed")),
+                      kFromZero);
   const Series memory = Scaled(Of(log.of_steps, "peak_memory_bytes"), 1.0 / (1 << 20));
-  html +=
-      Figure("Peak memory of rank 0 in MiB", {{"", "a plain", false, memory}}, Scale::kFromZero);
-  for (const auto& [name, series] : log.of_plugins) html += Figure(name, WithMean(series));
+  html += CurveFigure("Peak memory of rank 0 in MiB", {{"", "a plain", false, memory}}, kFromZero);
+  for (const auto& [name, series] : log.of_plugins) html += CurveFigure(name, WithMean(series));
   return html;
 }
 

@@ -5,6 +5,10 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
+
+#include "kit/float16.h"
 
 namespace engine::bench {
 namespace {
@@ -71,6 +75,25 @@ struct World {
   std::vector<Transfer> transfers;
 };
 
+double Element(DType dtype, const void* data, int i) {
+  if (dtype == DType::kInt32) return static_cast<const int32_t*>(data)[i];
+  if (dtype == DType::kUint8) return static_cast<const uint8_t*>(data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
+  return dtype == DType::kBFloat16 ? kit::FromBFloat16(bits) : kit::FromFloat16(bits);
+}
+
+void SetElement(DType dtype, double value, void* data, int i) {
+  const auto number = static_cast<float>(value);
+  if (dtype == DType::kInt32) {
+    static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+  } else if (dtype == DType::kUint8) {
+    static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(value);
+  } else {
+    static_cast<uint16_t*>(data)[i] =
+        dtype == DType::kBFloat16 ? kit::ToBFloat16(number) : kit::ToFloat16(number);
+  }
+}
+
 class Buffers : public ::testing::TestWithParam<std::tuple<TransferKind, bool>> {
  protected:
   CollectiveCase Case() const { return {std::get<0>(GetParam()), 700, std::get<1>(GetParam())}; }
@@ -99,6 +122,27 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(TransferKind::kAllReduce, TransferKind::kReduceScatter,
                                          TransferKind::kAllGather, TransferKind::kBroadcast),
                        ::testing::Bool()));
+
+// Sums of small formats are exact too, for as many ranks as there may be.
+TEST(SmallFormats, SumExactly) {
+  for (const DType dtype : {DType::kInt32, DType::kUint8, DType::kBFloat16, DType::kFloat16}) {
+    const CollectiveCase c{TransferKind::kAllReduce, 600, true, dtype};
+    double sums[600] = {};
+    for (int rank = 0; rank < kMaxCheckedRanks; ++rank) {
+      CollectiveBuffers buffers(c, {.rank = rank, .world_size = kMaxCheckedRanks});
+      buffers.Fill();
+      for (int i = 0; i < 600; ++i)
+        sums[i] += Element(dtype, buffers.MakeTransfer(1, 0, 1).send, i);
+    }
+    CollectiveBuffers last(c, {.rank = 1, .world_size = kMaxCheckedRanks});
+    void* const recv = last.MakeTransfer(1, 0, 1).recv;
+    for (int i = 0; i < 600; ++i) SetElement(dtype, sums[i], recv, i);
+    std::string first;
+    EXPECT_EQ(last.CountWrong(&first), 0) << Name(dtype) << ": " << first;
+    SetElement(dtype, sums[7] + 1, recv, 7);
+    EXPECT_EQ(last.CountWrong(&first), 1) << Name(dtype);
+  }
+}
 
 TEST(CaseOfSize, CountsAsNcclTestsDo) {
   EXPECT_EQ(CaseOfSize(TransferKind::kAllReduce, 1024, 4, true).count, 256);

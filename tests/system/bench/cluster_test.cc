@@ -1,0 +1,57 @@
+// What to use on the ranks of this run, asked in little time.
+#include <string>
+
+#include "bench/cluster/decision.h"
+#include "tests/system/cli/cli_test.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using BenchCluster = CliTest;
+
+constexpr char kCommand[] =
+    "bench cluster -n 2 -q --kinds all_reduce -b 4 -e 1K -f 256 --seconds 0.002 --blocks 1 ";
+
+TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
+  const std::string out = Output(
+      Run(std::string(kCommand) + "--communicators tcp,gloo,null --dtypes float32 --out out"));
+  EXPECT_THAT(out, AllOf(HasSubstr("left out: null: it moves nothing\n"),
+                         HasSubstr("Two ranks, same host (0 and 1)"), HasSubstr("\n4 B  "),
+                         HasSubstr("\n1 KiB  "), HasSubstr("~ "),
+                         HasSubstr("the default communicator, shm, was not measured")));
+  EXPECT_THAT(Read("out/report.html"), AllOf(HasSubstr("Who wins where"), HasSubstr("<svg")));
+  EXPECT_THAT(Read("out/results.json"), HasSubstr("\"dtype\": \"float32\""));
+}
+
+TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
+  const Outcome outcome =
+      Run(std::string(kCommand) + "--dtypes bfloat16 --communicators tcp," ENGINE_TEST_FAULTY);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("all-reduce of bfloat16"));
+}
+
+TEST_F(BenchCluster, TrainsEachSide) {
+  const std::string out =
+      Output(Run(std::string(kCommand) +
+                 "--dtypes float32 --communicators tcp --schedulers priority_sched "
+                 "--model run.pbtxt --steps 2 --warmup 1"));
+  EXPECT_THAT(out, AllOf(HasSubstr("tcp, priority_sched"), HasSubstr("credit_bytes 4 MiB"),
+                         HasSubstr("the defaults")));
+}
+
+TEST_F(BenchCluster, ItsFragmentRuns) {
+  const std::string rest =
+      "seed: 3\nmodel { mlp { hidden: [16] } }\ntrain { steps: 2 global_batch: 8 }\n"
+      "data { synthetic { samples: 64 eval_samples: 16 shape: 8 classes: 4 } }\n"
+      "plugins: [\"sgd\", \"cpu_ops\"]\n";
+  folder_.Write("best.pbtxt", rest + bench::Fragment({"gloo", "priority_sched"},
+                                                     {"priority_sched.credit_bytes=4194304",
+                                                      "gloo.all_reduce=ring"}));
+  Output(Run("run best.pbtxt -q -n 2"));
+}
+
+}  // namespace
+}  // namespace engine::testing
