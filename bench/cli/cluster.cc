@@ -69,9 +69,11 @@ Result<bench::ClusterRequest> MakeClusterRequest(const BenchClusterFlags& flags,
                                              ? Usable(catalog, PluginKind::kCommunicator)
                                              : flags.communicators;
   for (const std::string& name : names) {
+    ENGINE_ASSIGN_OR_RETURN(const plugins::PluginFile file, catalog.Find(name));
     ENGINE_ASSIGN_OR_RETURN(
         bench::Contender contender,
-        bench::FindContender(name, name, OverridesOf(name, flags.config.overrides), folders));
+        bench::FindContender(file.name, name, OverridesOf(file.name, flags.config.overrides),
+                             folders));
     plugins::UseNetwork(network, &contender.choice);
     request.sweep.contenders.push_back(std::move(contender));
   }
@@ -168,6 +170,10 @@ void AddBenchCluster(CLI::App& bench, const command::Environment& environment, i
       "Example: srun engine bench cluster --model configs/gpt_text.pbtxt --out report\n"
       "docs/benchmarking.md");
   cluster->callback([flags, &environment, exit_code] {
+    // What no rank could do is told once, by nobody's name.
+    const auto checked = MakeClusterRequest(*flags, flags->request, {}, {}, environment);
+    *exit_code = command::ReportError(checked.status());
+    if (!checked.ok()) return;
     *exit_code =
         RunOnRanks(*flags, environment,
                    [&](const auto& request, const auto& conditions, const auto& network,

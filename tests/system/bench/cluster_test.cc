@@ -27,10 +27,14 @@ TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
 }
 
 TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
-  const Outcome outcome =
-      Run(std::string(kCommand) + "--dtypes bfloat16 --communicators tcp," ENGINE_TEST_FAULTY);
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("all-reduce of bfloat16"));
+  const Outcome outcome = Run(std::string(kCommand) +
+                              "--dtypes float32,bfloat16 --set faulty_communicator.mode=last "
+                              "--communicators tcp," ENGINE_TEST_FAULTY);
+  EXPECT_EQ(outcome.exit_code, 79);
+  EXPECT_THAT(outcome.err, HasSubstr("'faulty_communicator' (faulty_communicator) gives wrong"));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("\nsize "), HasSubstr("  wrong  "), HasSubstr("  tcp\n"),
+                    HasSubstr("left out: faulty_communicator: all-reduce of bfloat16: ")));
 }
 
 TEST_F(BenchCluster, TrainsEachSide) {
@@ -38,7 +42,7 @@ TEST_F(BenchCluster, TrainsEachSide) {
       Output(Run(std::string(kCommand) +
                  "--dtypes float32 --communicators tcp --schedulers priority_sched "
                  "--model run.pbtxt --steps 2 --warmup 1"));
-  EXPECT_THAT(out, AllOf(HasSubstr("tcp, priority_sched"), HasSubstr("credit_bytes 4 MiB"),
+  EXPECT_THAT(out, AllOf(HasSubstr("tcp, priority_sched"), HasSubstr("_bytes 4 MiB"),
                          HasSubstr("the defaults")));
 }
 
