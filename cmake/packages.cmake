@@ -1,5 +1,6 @@
-# `cpack` makes the Debian packages engine (the program, plugins, configurations, documentation) and engine-dev (the
-# component sdk). The component cuda is in neither: what its plugins load is not in Debian.
+# `cpack` makes the Debian packages engine (the program, plugins, configurations, documentation), engine-mpi (the plugin
+# mpi and the library that it loads) and engine-dev (the component sdk). The component cuda is in none: what its plugins
+# load is not in Debian.
 
 install(DIRECTORY configs DESTINATION "${CMAKE_INSTALL_DATADIR}/engine")
 install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DOCDIR}")
@@ -9,12 +10,19 @@ set(CPACK_PACKAGE_CONTACT "The developers of engine <root@localhost>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL engine sdk)
+if(TARGET engine_mpi)
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_ENGINE_PACKAGE_NAME engine)
 set(CPACK_DEBIAN_ENGINE_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_ENGINE_DESCRIPTION "data-parallel training in which everything is a plugin")
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME engine-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "engine (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_MPI_DESCRIPTION "communicator of engine over an MPI library")
 set(CPACK_DEBIAN_SDK_PACKAGE_NAME engine-dev)
 set(CPACK_DEBIAN_SDK_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_SDK_PACKAGE_DEPENDS "engine (= ${PROJECT_VERSION})")
