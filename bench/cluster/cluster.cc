@@ -3,25 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "app/plugins/words.h"
+#include "kit/inner_communicator.h"
 
 namespace engine::bench {
 namespace {
 
 constexpr int kFirstRounds = 4;  // of many sides, of which few are looked at again
-
-// Ranks of one name reach each other over loopback and shared memory.
-std::string HostName(const RankInfo& rank) {
-  if (rank.local_world_size == 1) return "of rank " + std::to_string(rank.rank);
-  std::string kernel;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> kernel;
-  std::error_code error;
-  return kernel + std::filesystem::read_symlink("/proc/self/ns/net", error).string();
-}
 
 class Cluster {
  public:
@@ -73,7 +63,7 @@ class Cluster {
 Status Cluster::FindHosts() {
   ENGINE_ASSIGN_OR_RETURN(
       const std::string names,
-      sessions_.all().Meet(HostName(info_), [](const std::vector<std::string>& of_ranks) {
+      sessions_.all().Meet(kit::HostName(info_), [](const std::vector<std::string>& of_ranks) {
         return plugins::Join(of_ranks, "\n");
       }));
   std::vector<std::string> seen;
