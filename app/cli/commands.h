@@ -39,8 +39,8 @@ struct CheckpointFlags {
   command::PluginFlags plugin;
   std::string data;  // --data: a block of other data, or a path for the same kind; empty: the same
   std::string split = "held_out";
-  launch::LaunchFlags launch;   // of eval
-  bool json = false;            // of eval, as the next
+  launch::LaunchFlags launch;  // of eval
+  bool json = false;           // of eval, as the next
   size_t mistakes = 0;
   std::string format = "json";  // these of predict
   std::string out;
