@@ -19,8 +19,9 @@ if [ -z "${ENGINE_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
   ENGINE_TEST_DATA=$(realpath ../shared/data)
   export ENGINE_TEST_DATA
 fi
+jobs=$((2 * $(nproc) + 1))  # some wait for deadlines
 if [ $# -eq 0 ]; then
   set -- -LE 'slow|emulated|exhaustive|cluster'
+  jobs=$((4 * $(nproc) + 1))  # many do
 fi
-# More than twice as many as there are processors: many tests wait for deadlines.
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$((2 * $(nproc) + 1))" "$@"
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"$jobs" "$@"

@@ -17,7 +17,7 @@ std::string CurveFigure(const std::string& title, std::vector<Curve> curves, con
     keys += fmt::format("&emsp;<i class=\"chip {}\"></i>{}", curve.css[0], Escape(curve.name));
   }
   const auto plot = [&](double width, const char* css) {
-    return CurvePlot(curves, axes, title, width, css);
+    return CurvePlot(curves, axes, title + " over " + axes.x, width, css);
   };
   return fmt::format("<figure>\n<figcaption>{}{}</figcaption>\n{}{}</figure>\n", Escape(title),
                      keys, plot(kWide, "wide"), plot(kNarrow, "narrow"));

@@ -84,7 +84,7 @@ TEST_F(RunLogTest, ThePageShowsWhatIsThere) {
   const std::string page = ValueOf(RunPage(log, "a<b", ""));
   EXPECT_THAT(page, HasSubstr("<h1>engine report: a&lt;b</h1>"));
   EXPECT_THAT(page, HasSubstr("<tr><th>best held-out loss</th><td>2.125 (step 3)</td></tr>"));
-  EXPECT_THAT(page, HasSubstr("aria-label=\"Loss over the steps\""));
+  EXPECT_THAT(page, HasSubstr("aria-label=\"Loss over step\""));
   EXPECT_THAT(page, Not(HasSubstr("Accuracy")));
   EXPECT_THAT(page, Not(HasSubstr("nan")));
 }
