@@ -25,7 +25,7 @@ std::string NpyBytes(const std::string& type, const std::string& shape,
 }
 
 inline void AppendLittle(std::string& to, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) to += static_cast<char>(value >> (8 * i));
+  for (int i = 0; i < bytes; ++i, value >>= 8) to += static_cast<char>(value);
 }
 
 // A member of a ZIP file, packed with method 0 (stored) or 8 (raw deflate), `size` bytes when
