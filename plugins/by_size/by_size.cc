@@ -61,8 +61,10 @@ bool ParseSize(const std::string& text, uint64_t* bytes) {
   const std::string_view units[] = {"", "KiB", "MiB", "GiB"};
   const auto found = std::find(std::begin(units), std::end(units), unit);
   if (found == std::end(units)) return false;
-  *bytes = std::strtoull(text.c_str(), nullptr, 10) << (10 * (found - std::begin(units)));
-  return true;
+  const auto shift = 10 * (found - std::begin(units));
+  const uint64_t number = std::strtoull(text.c_str(), nullptr, 10);
+  *bytes = number << shift;
+  return number <= UINT64_MAX >> shift;
 }
 
 // Their words with one space between them; an empty row is none.

@@ -64,8 +64,9 @@ TEST(BySize, TablesThatDifferAreRefusedOnEveryRankByTheirRow) {
 }
 
 TEST(BySize, ARowThatIsNoneIsQuoted) {
-  for (const char* row : {"all_reduce 64KB tcp", "sum 4 tcp", "any any", "any -1 tcp",
-                          "any 4 tcp tcp", "any 1234567890123456 tcp", "any KiB tcp"}) {
+  for (const char* row :
+       {"all_reduce 64KB tcp", "sum 4 tcp", "any any", "any -1 tcp", "any 4 tcp tcp",
+        "any 1234567890123456 tcp", "any KiB tcp", "any 99999999999GiB tcp"}) {
     const Status error = Refusals({std::string("barrier any tcp;") + row})[0];
     EXPECT_EQ(error.code(), StatusCode::kConfig);
     EXPECT_THAT(error.message(), HasSubstr("row 2 '" + std::string(row) + "' is not 'OPERATION"));
