@@ -271,6 +271,21 @@ Result<RankStates> CollectRankStates(const exec::Executor& executor, SpillFile& 
   return Collection(executor, spill).Run();
 }
 
+Result<RankStates> OwnRankStates(const exec::Executor& executor, SpillFile& spill) {
+  RankStates own;
+  for (const State& state : StatesOf(executor)) {
+    if (state.saved == nullptr) continue;
+    ENGINE_ASSIGN_OR_RETURN(const auto saved, Save(state, executor.plugins().watch));
+    const auto bytes = static_cast<int64_t>(saved.size());
+    ENGINE_ASSIGN_OR_RETURN(float* const kept,
+                            spill.Allocate(train::CeilDiv(bytes, sizeof(float))));
+    std::ranges::copy(saved, reinterpret_cast<uint8_t*>(kept));
+    own.tensors.push_back({state.name + "/0", {kept, {bytes}, DType::kUint8}});
+    own.versions[state.name] = std::to_string(state.saved->state_version());
+  }
+  return own;
+}
+
 Status LoadRankStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
                       const RankInfo& rank) {
   const std::set<std::string> stored = StatesIn(*checkpoint.file);

@@ -22,6 +22,10 @@ std::string DescribeRankStates(const exec::Executor& executor);
 // plugin breaks the contract.
 Result<RankStates> CollectRankStates(const exec::Executor& executor, SpillFile& spill);
 
+// What the plugins of this rank remember, without tensors, as a checkpoint has it of rank 0. Not
+// collective; also after a failure.
+Result<RankStates> OwnRankStates(const exec::Executor& executor, SpillFile& spill);
+
 // Gives this rank its own of the file. With another number of ranks rank 0 gets the sum of tensors, and
 // all get what the plugins of rank 0 remember. What the file does not have stays as it is. kBadData
 // names a state that does not fit this run.

@@ -162,8 +162,10 @@ class CommandLine {
                     "says")
         ->type_name("HOST:PORT");
     command::AddAccessFlags(run, &run_.launch.key_file, &run_.launch.insecure);
-    run->add_option("--restarts", run_.launch.restarts,
-                    "How often a lost rank is started again, where updates are bounded or async")
+    run->add_option(
+           "--restarts", run_.launch.restarts,
+           "How often a lost rank is replaced: started again with -n, else by another process "
+           "that joins; the run goes on from the step at hand")
         ->check(CLI::Range(0, 1000000));
   }
 

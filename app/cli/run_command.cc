@@ -140,16 +140,34 @@ void StartLog(base::RankContext& member, bool quiet, bool verbose) {
                                                       : LogLevel::kInfo);
 }
 
-Status TrainRank(const config::Config& config, const RunFlags& flags, Progress::Style style,
-                 const run::MetricsSinks& sinks, base::RankContext& rank) {
+// Once more after each loss of a rank that the run survives.
+Status TrainRank(const config::Config& given, const RunFlags& flags, Progress::Style style,
+                 base::RankContext& rank) {
+  const bool survives = flags.launch.restarts > 0;
+  const config::Config config = survives ? given.KeepingSteps() : given;
+  run::Recovery recovery(config, rank, flags.resume);
+  Result<std::string> from = survives ? recovery.Begin() : flags.resume;
+  const run::MetricsSinks sinks =
+      MakeSinks(config.output(), recovery.again() || !flags.resume.empty());
   Progress progress(rank.info.rank == 0, flags.quiet, style, sinks);
   const auto sink = [&](std::string_view name, double value) {
     progress.OnPluginMetric(rank.info.rank, name, value);
   };
-  ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
-                          run::MakeTrainer(config, rank, progress, sink, flags.resume));
-  progress.PrintStart(config.run(), rank.info, *trainer);
-  return run::RunTraining(config, rank, progress, *trainer);
+  std::unique_ptr<train::Trainer> trainer;
+  const auto train = [&]() -> Status {
+    ENGINE_RETURN_IF_ERROR(from.status());
+    trainer.reset();
+    ENGINE_ASSIGN_OR_RETURN(trainer, run::MakeTrainer(config, rank, progress, sink, *from,
+                                                      survives ? &recovery : nullptr));
+    if (survives) ENGINE_RETURN_IF_ERROR(recovery.OnMade(*trainer));
+    if (!recovery.again()) progress.PrintStart(config.run(), rank.info, *trainer);
+    return run::RunTraining(config, rank, progress, *trainer);
+  };
+  for (;;) {
+    const Status status = train();
+    if (!recovery.Survives(status)) return status;
+    from = recovery.After(status, trainer.get());
+  }
 }
 
 // Before any plugin is there, which counts the processors that it may use.
@@ -203,7 +221,6 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
   const Status prepared = PrepareOutputs(output, flags, goes_on);
   if (!prepared.ok()) return command::ReportError(prepared);
-  const run::MetricsSinks sinks = MakeSinks(output, !flags.resume.empty());
   // A launcher may bring a terminal of its own and write what it gets to a file.
   const Progress::Style style = Progress::StyleOf(
       flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);
@@ -219,7 +236,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
         const config::Config here = config->OnHost(network);
         if (member.info.is_server == 0) {
           ENGINE_RETURN_IF_ERROR(Bind(flags.bind, member, joins));
-          return TrainRank(here, flags, style, sinks, member);
+          return TrainRank(here, flags, style, member);
         }
         return run::ServeParameters(here, member);
       });

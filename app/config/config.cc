@@ -217,4 +217,11 @@ Config Config::OnHost(const plugins::HostNetwork& network) const {
   return config;
 }
 
+Config Config::KeepingSteps() const {
+  Config config = *this;
+  config.run_.train.keeps_steps = true;
+  config.compared_ += "--restarts: given\n";
+  return config;
+}
+
 }  // namespace engine::config

@@ -90,6 +90,9 @@ class Config {
   // The same in a process of the run, on a host.
   Config OnHost(const plugins::HostNetwork& network) const;
 
+  // The same of a run that shall survive the loss of a rank (TrainOptions::keeps_steps).
+  Config KeepingSteps() const;
+
   // What all ranks must have alike, a line "key: value" each.
   const std::string& compared() const { return compared_; }
 

@@ -50,7 +50,9 @@ struct LaunchPlan {
   bool insecure = false;  // members may join over a network without a key
   // kJoin: there is nobody to meet.
   bool alone() const { return mode == Mode::kJoin && info.world_size + info.servers == 1; }
-  int restarts = 0;  // kSpawn: how often a lost rank is started again, in the whole run
+  // How often, in the whole run, a lost rank is started again (kSpawn), or another process may join in
+  // its place (kJoin, of rank 0).
+  int restarts = 0;
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

@@ -48,7 +48,12 @@ ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
            .job = plan.job,
            .place = plan.rendezvous,
            .options = options,
-           .server = "rank 0"}),
+           .server = "rank 0",
+           .replace = [left = plan.restarts](int /*rank*/) mutable -> std::string {
+             if (left-- <= 0) return {};
+             return "waits for another in its place";
+           },
+           .replaced_from_elsewhere = true}),
       own_(supervisor_.server().Connect()) {
   if (!own_) throw std::system_error(errno, std::generic_category(), "socketpair");
   supervisor_.server().Listen(std::move(listener));

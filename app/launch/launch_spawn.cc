@@ -68,6 +68,8 @@ class SpawnedRun {
   bool Collect(Child& child, int timeout_ms);
   void KillRest();
   bool Running() const;
+  // Ranks that go on by themselves need rank 0.
+  bool Leaderless() const { return !supervisor_.regroups() && supervisor_.members().IsGone(0); }
   // When those that are there are killed: after a failure, and when all have said that they leave.
   base::TimePoint GraceEnd() const { return std::min(supervisor_.grace_end(), leave_end_); }
   std::optional<Supervisor::Loss> ExplainLoss(int member);
@@ -123,7 +125,8 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
   RankInfo info = LocalInfo(shape_, member);
-  info.incarnation = child(member).incarnation;
+  // Where all begin again, none is later than the others.
+  info.incarnation = supervisor_.regroups() ? 0 : child(member).incarnation;
   children_.clear();
   supervisor_.server().CloseAll();  // the sockets of the others are none of ours
   Status status;
@@ -196,9 +199,10 @@ void SpawnedRun::HandleSignals() {
 std::string SpawnedRun::Replace(int rank) {
   Child& lost = child(rank);
   lost.kill_at = base::DeadlineIn(options_.grace_ms);
-  const bool over = supervisor_.stop_signal() != 0 || supervisor_.members().IsGone(0);
+  const bool over = supervisor_.stop_signal() != 0 || Leaderless();
   if (restarts_ == 0 || over) return {};
   if (restarted_ == restarts_) {
+    if (supervisor_.regroups()) return {};
     return "the run goes on without it, after all of its " + std::to_string(restarts_) +
            (restarts_ == 1 ? " restart" : " restarts");
   }
@@ -212,14 +216,18 @@ void SpawnedRun::HandleLost() {
     Child& lost = children_[rank];
     if (!lost.ended && base::Passed(lost.kill_at)) kill(lost.pid, SIGKILL);
     if (!lost.ended || !std::exchange(lost.replace, false)) continue;
-    if (supervisor_.failed() || supervisor_.members().IsGone(0)) continue;
+    if (supervisor_.failed() || Leaderless()) continue;
     ++lost.incarnation;
     const Status started = StartMember(rank);
     if (started.ok()) {
       supervisor_.Expect(rank);
       continue;
     }
-    supervisor_.Notice(std::string(started.message()) + "; the run goes on without it");
+    if (supervisor_.regroups()) {
+      supervisor_.Fail(rank, started);
+    } else {
+      supervisor_.Notice(std::string(started.message()) + "; the run goes on without it");
+    }
     if (!lost.ended) kill(lost.pid, SIGKILL);
   }
 }

@@ -9,6 +9,11 @@ namespace engine::launch {
 inline constexpr const char* kRanksLeftKey = "run/ranks_left";
 // Once a rank has set this one, the run survives the loss of ranks but rank 0.
 inline constexpr const char* kLossesAllowedKey = "run/losses_allowed";
+// Once a rank has set this one, the run survives the loss of any rank: all others stop, and begin
+// again when it has been replaced (RankContext::regroup).
+inline constexpr const char* kRegroupKey = "run/regroup";
+// Set by the store in a run whose ranks have begun again.
+inline constexpr const char* kRegroupedKey = "run/regrouped";
 // What rank 0 sets to another value as long as it gets on with what the others wait for.
 inline constexpr const char* kProgressKey = "run/progress";
 // What the store answers of each member for itself: a numeric address of its host at which other hosts reach

@@ -73,7 +73,7 @@ Result<bool> MessageReader::Next(Message* out) {
     return refuse("the size", head.size);
   }
   if (available < sizeof(head)) return false;
-  if (head.kind < MessageKind::kHello || head.kind > MessageKind::kPing) {
+  if (head.kind < MessageKind::kHello || head.kind > MessageKind::kRegroup) {
     return refuse("the kind", static_cast<size_t>(head.kind));
   }
   const size_t rest = head.size - kFixedBytes;

@@ -24,14 +24,14 @@
 
 namespace engine::launch {
 
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {
   // member -> store: id = version, rank = the member, number = world size or, of a server, 0 for
-  // "unknown", key = job or, of a server, nothing
+  // "unknown", key = job or, of a server, nothing; again after kRegroup, when it has ended its work
   kHello = 1,
-  // store -> member: all are here; number = world size, id = servers, rank = 1 if on one host
+  // store -> member: all are here, or here again; number = world size, id = servers, rank = 1 if on one host
   kWelcome = 2,
   kRefused = 3,  // store -> member: value = why; the store closes
   kSet = 4,      // member -> store: id, key, value
@@ -51,6 +51,7 @@ enum class MessageKind : uint8_t {
   // store -> member that has joined: number = ms of silence after which either gives up the other;
   // and back, nothing
   kPing = 16,
+  kRegroup = 17,  // store -> member: a rank is lost and the run goes on; fields as in kFail
 };
 
 struct Message {

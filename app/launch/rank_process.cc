@@ -53,7 +53,7 @@ void RankProcess::Watch() {
   while (fds[1].revents == 0) {
     poll(fds, std::size(fds), kPollMs);
     while (const int signal = signals_->Read()) OnSignal(signal);
-    if (abort_.raised()) end = std::min(end, base::DeadlineIn(grace_ms));
+    end = abort_.raised() ? std::min(end, base::DeadlineIn(grace_ms)) : base::TimePoint::max();
     if (base::Passed(end) && !worked_) EndHangingWork();
   }
 }
@@ -129,6 +129,9 @@ Status RankProcess::Work(const RankBody& body) {
     context.Report(overdue);
   });
   context.watch = &watch;
+  context.regroup = [this](const Status& cause) {
+    return client_->Rejoin(cause, base::DeadlineIn(rendezvous_timeout_ms_ + kRendezvousGraceMs));
+  };
   try {
     return body(context);
   } catch (const std::bad_alloc&) {

@@ -78,8 +78,6 @@ Status CheckFlags(const LaunchFlags& flags, const std::optional<LauncherRank>& r
        "--serve-at is where servers join, and the run has none: add --servers N"},
       {!own && serve_at,
        "--serve-at" + with + "servers join where the ranks meet, so drop --serve-at"},
-      {!own && restarts,
-       "--restarts" + with + "that launcher starts the ranks, also again, so drop --restarts"},
       {!own && flags.threads,
        "--threads" + with + "drop --threads, or ignore the environment with --launcher none"},
       {!own && flags.world_size != 0 && flags.world_size != rank->info.world_size,

@@ -51,11 +51,23 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
   if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
   // does Join.
+  SayHello();
+  HearAborts();
+  reader_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "store");
+    ReadLoop();
+  });
+}
+
+void StoreClient::SayHello() {
   (void)Send({.kind = MessageKind::kHello,
               .id = kProtocolVersion,
               .rank = identity_.member,
               .number = identity_.world_size,
               .key = identity_.job.substr(0, kMaxKeyBytes)});
+}
+
+void StoreClient::HearAborts() {
   token_ = abort_.Listen([this](const Status& reason) {
     bool tell = false;
     {
@@ -66,10 +78,6 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
     }
     // A report that does not get through is repeated by Leave or replaced by the loss of this rank.
     if (tell) Report(reason);
-  });
-  reader_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "store");
-    ReadLoop();
   });
 }
 
@@ -86,15 +94,36 @@ StoreClient::~StoreClient() {
 Status StoreClient::Join(base::TimePoint deadline) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline,
-                      [this] { return shape_ || !refusal_.ok() || abort_.raised(); });
+                      [this] { return together_ || !refusal_.ok() || abort_.raised(); });
   if (!refusal_.ok()) return refusal_;
-  const bool started = shape_.has_value();
+  const bool started = together_;
   lock.unlock();
   if (abort_.raised()) return abort_.reason();
   if (started) return {};
   return Status::Error(StatusCode::kRendezvous, "%s did not say in time that all ranks%s are there",
                        identity_.server.c_str(),
                        base::IsServer(identity_.member) ? " and servers" : "");
+}
+
+// Until this member has said hello again, the store says nothing that raises, but that the run ends:
+// so what is cleared is what was raised before. Again where another is lost before all have joined.
+Status StoreClient::Rejoin(const Status& cause, base::TimePoint deadline) {
+  abort_.Raise(cause);
+  for (;;) {
+    const auto is_over = [this] { return closed_ || !cause_.ok(); };
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, deadline, [&] { return regroups_ || is_over(); });
+      if (!regroups_ || is_over()) return cause;
+      regroups_ = together_ = false;
+    }
+    abort_.Clear();
+    HearAborts();
+    if (const std::lock_guard lock(mutex_); is_over()) return cause;
+    SayHello();
+    Status joined = Join(deadline);
+    if (!abort_.raised()) return joined;
+  }
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
@@ -284,6 +313,13 @@ bool StoreClient::Dispatch(Message& message) {
     }
       abort_.Raise(AbortReason(cause()));
       return true;
+    case MessageKind::kRegroup: {
+      abort_.Raise(AbortReason(DecodeStatus(message)));
+      const std::lock_guard lock(mutex_);
+      regroups_ = true;
+      changed_.notify_all();
+    }
+      return true;
     case MessageKind::kPost:
       posts_.Deliver(message.value);
       return true;
@@ -306,6 +342,7 @@ bool StoreClient::Answer(Message& message) {
     const RunShape shape{message.number, static_cast<int>(message.id), message.rank != 0};
     if (!Plausible(shape) || !shape.Has(identity_.member)) return false;
     shape_ = shape;
+    together_ = true;
     return true;
   }
   if (message.kind != MessageKind::kReply) return false;  // what only a member may send

@@ -51,6 +51,10 @@ class StoreClient final : public base::Store {
   // Waits until every member is there. kRendezvous with the server's sentence if it refuses, the
   // reason of the abort if the run ends before it starts.
   Status Join(base::TimePoint deadline);
+  // After a failure: waits until the store says that the run goes on without who was lost, and then
+  // until all are there again. The store is empty then, and nothing of `abort` is raised. The reason of
+  // the abort, or `cause`, when the run ends instead.
+  Status Rejoin(const Status& cause, base::TimePoint deadline);
   // Whether every member is there.
   bool started() const { return Locked(shape_).has_value(); }
   // Who is in the run, as its store says. After Join.
@@ -88,6 +92,8 @@ class StoreClient final : public base::Store {
     const std::lock_guard lock(mutex_);
     return member;
   }
+  void SayHello();
+  void HearAborts();
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
                           int64_t timeout_ms);
   Status Send(const Message& message);
@@ -125,12 +131,14 @@ class StoreClient final : public base::Store {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<RunShape> shape_;                       // guarded by mutex_; once all are there
+  std::optional<RunShape> shape_;                       // guarded by mutex_; once all were there
+  bool together_ = false;                               // guarded by mutex_: all are there
   Status refusal_;                                      // guarded by mutex_
   Status cause_;                                        // guarded by mutex_
   bool closed_ = false;                                 // guarded by mutex_: by the server
   bool lost_ = false;                                   // guarded by mutex_: closed too soon
   bool leaving_ = false;                                // guarded by mutex_
+  bool regroups_ = false;                               // guarded by mutex_: somebody is lost
   uint32_t next_id_ = 1;                                // guarded by mutex_
   std::map<uint32_t, std::optional<Message>> replies_;  // guarded by mutex_; by request
 

@@ -277,6 +277,8 @@ void StoreServer::Dispatch(Connection& connection, Message& message) {
       return Broadcast(message, connection.member);
     case MessageKind::kFail:
       return observer_.OnFail(connection.member, DecodeStatus(message));
+    case MessageKind::kHello:
+      return observer_.OnReady(connection.member);
     case MessageKind::kPing:
       return;  // it was heard
     case MessageKind::kStop:
@@ -329,6 +331,11 @@ void StoreServer::Refuse(Connection& connection, const std::string& why) {
   Send(connection, Frame({.kind = MessageKind::kRefused, .value = why}));
   connection.closing = true;
   if (!connection.adopted()) observer_.OnRefusedConnection(connection.address, why);
+}
+
+void StoreServer::Clear() {
+  values_.clear();
+  waiters_.clear();
 }
 
 void StoreServer::Put(const std::string& key, std::string value) {

@@ -39,6 +39,8 @@ class StoreServer {
     // `adopted`: it came over a socket of our own, not over the network.
     virtual Status OnHello(const Message& hello, bool adopted) = 0;
     virtual void OnJoined(int member) = 0;
+    // A member that had joined has said kHello again.
+    virtual void OnReady(int member) = 0;
     // A member has sent something, or taken some of what waited for it.
     virtual void OnHeard(int member) = 0;
     // Before `key` is in the store.
@@ -84,6 +86,8 @@ class StoreServer {
   // Closes its connection without a word, and nobody hears of it: another takes its place. Not from
   // an observer.
   void Forget(int member);
+  // Forgets all keys, and who waits for one.
+  void Clear();
   // Sets a key of the store.
   void Put(const std::string& key, std::string value);
 

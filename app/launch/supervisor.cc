@@ -100,6 +100,13 @@ void Supervisor::Tick() {
     LoseSilent(options.liveness_timeout_ms, base::kNobody);
   }
   if (failed_) return;
+  for (const int rank : std::exchange(replaceable_, {})) Expect(rank);
+  if (regroup_deadline_ && base::Passed(*regroup_deadline_)) {
+    Fail(base::kNobody,
+         Refuse(fmt::format("after the loss of a rank only {} of {} ranks came back within {} ms",
+                            ready_.size(), settings_.shape.members(),
+                            settings_.options.rendezvous_timeout_ms)));
+  }
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
     Fail(base::kNobody, Refuse(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
@@ -116,14 +123,15 @@ void Supervisor::Tick() {
 void Supervisor::LoseSilent(int64_t least_ms, int reporter) {
   const auto [member, ms] = members_.LongestSilent();
   if (ms < least_ms || member == reporter) return;
-  if (reporter != base::kNobody && Survives(member)) return;  // a loss, but not why that one fails
+  const bool explains = reporter == base::kNobody || regroups_;
+  if (!explains && Survives(member)) return;  // a loss, but not why that one fails
   const Status status = Status::Error(
       StatusCode::kTimeout,
       "it gave no sign of life for %lld ms: it is stopped, hangs or is out of reach (the limit is "
       "communication.timeout_ms)",
       static_cast<long long>(ms));
   members_.Set(member, Phase::kLost);
-  if (Survives(member)) return Lose(member, status);
+  if (Survives(member)) return Lose(member, {status, ExitCode(status.code())});
   failures_.AddLoss(member, status, ExitCode(status.code()));
   End(status.WithRank(member));
 }
@@ -222,6 +230,7 @@ void Supervisor::OnJoined(int member) {
   if (settings_.options.liveness_timeout_ms > 0) server_.Send(member, Ping(settings_.options));
   if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
+  if (regroup_deadline_) return OnReady(member);
   if (complete_)
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
   if (members_.SomebodyIsAbsent()) return;
@@ -230,7 +239,18 @@ void Supervisor::OnJoined(int member) {
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
+void Supervisor::OnReady(int member) {
+  ready_.insert(member);
+  if (!regroup_deadline_ || failed_ || std::ssize(ready_) < settings_.shape.members()) return;
+  regroup_deadline_.reset();
+  ready_.clear();
+  server_.Clear();
+  server_.Put(kRegroupedKey, "");
+  server_.Broadcast(WelcomeTo(settings_.shape));
+}
+
 void Supervisor::OnSet(int member, const std::string& key) {
+  if (key == kRegroupKey) regroups_ = true;
   if (key == kProgressKey) progress_ = true;
   if (key == kLossesAllowedKey && !base::IsServer(member)) losses_allowed_ = true;
 }
@@ -240,8 +260,12 @@ void Supervisor::OnFail(int member, const Status& status) {
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
   if (members_.IsGone(member)) return;  // it has been heard already
-  members_.Set(member, Phase::kLost);
-  if (!base::IsSecondary(status.code())) return Lose(member, status);
+  const bool waited =
+      base::IsSecondary(status.code()) || (regroups_ && status.code() == StatusCode::kTimeout);
+  if (regroups_ && !waited) return Fail(member, status);
+  if (regroup_deadline_) return;  // it is known why
+  if (!regroups_) members_.Set(member, Phase::kLost);
+  if (!waited) return Lose(member, {status, ExitCode(status.code())});
   secondary_failures_.push_back({member, status, base::DeadlineIn(kSecondaryFailureMs)});
 }
 
@@ -261,16 +285,30 @@ void Supervisor::OnLost(int member) {
     loss = {Status::Error(StatusCode::kPeerLost, "its connection to %s ended without a result",
                           settings_.server)};
   }
-  if (Survives(member)) return Lose(member, loss->status);
+  if (Survives(member)) return Lose(member, *loss);
   failures_.AddLoss(member, loss->status, loss->exit_code);
   End(loss->status.WithRank(member));
 }
 
-void Supervisor::Lose(int rank, const Status& status) {
+// Where all begin again, those that are there hear of it once until they have.
+void Supervisor::Lose(int rank, const Loss& loss) {
+  const Status& status = loss.status;
   std::string next;
   if (settings_.replace) next = settings_.replace(rank);
+  if (next.empty() && regroups_) {
+    failures_.AddLoss(rank, status, loss.exit_code);
+    return End(status.WithRank(rank));
+  }
   if (next.empty()) next = "the run goes on without it";
   Notice(base::MemberName(rank) + ": " + status.message() + "; " + next);
+  if (!regroups_) return;
+  if (settings_.replaced_from_elsewhere) replaceable_.push_back(rank);
+  secondary_failures_.clear();
+  ready_.erase(rank);
+  if (!regroup_deadline_) {
+    server_.Broadcast(EncodeStatus(MessageKind::kRegroup, status.WithRank(rank)));
+  }
+  regroup_deadline_ = base::DeadlineIn(settings_.options.rendezvous_timeout_ms);
 }
 
 // A rank that failed because of a server or of rank 0 is no loss of its own when that one is the
@@ -279,7 +317,13 @@ void Supervisor::ReportSecondaryFailures(bool all) {
   while (!secondary_failures_.empty() && (all || base::Passed(secondary_failures_.front().due))) {
     const SecondaryFailure failure = std::move(secondary_failures_.front());
     secondary_failures_.pop_front();
-    Lose(failure.rank, failure.status);
+    if (!regroups_) {
+      Lose(failure.rank, {failure.status});
+      continue;
+    }
+    LoseSilent(kSuspectMs, failure.rank);
+    if (!regroup_deadline_) Fail(failure.rank, failure.status);
+    return;
   }
 }
 

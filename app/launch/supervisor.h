@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "app/launch/exit_code.h"
 #include "app/launch/failure_log.h"
@@ -33,9 +35,10 @@ class Supervisor final : public StoreServer::Observer {
     const char* server = "the launcher";  // whose connection a lost member had, for messages
     // Why a member is gone without kBye, if more is known than that. May be null.
     std::function<std::optional<Loss>(int member)> explain_loss;
-    // A rank is lost and the run goes on. What becomes of it, if another takes its place: "started
-    // again (1 of 3)"; its kHello is taken after Expect. May be null.
+    // A rank is lost and the run goes on, or would. What becomes of it, if another takes its place:
+    // "started again (1 of 3)"; its kHello is taken after Expect. May be null.
     std::function<std::string(int rank)> replace;
+    bool replaced_from_elsewhere = false;  // then nobody else calls Expect
   };
 
   explicit Supervisor(Settings settings);
@@ -54,6 +57,8 @@ class Supervisor final : public StoreServer::Observer {
   void Expect(int rank);
   void Notice(const std::string& sentence) const;
 
+  // Whether all ranks begin again after the loss of one (kRegroupKey).
+  bool regroups() const { return regroups_; }
   bool failed() const { return failed_; }
   // When the members have had their time to leave after the failure; never without one.
   base::TimePoint grace_end() const { return grace_end_; }
@@ -64,6 +69,7 @@ class Supervisor final : public StoreServer::Observer {
 
   Status OnHello(const Message& hello, bool adopted) override;
   void OnJoined(int member) override;
+  void OnReady(int member) override;
   void OnHeard(int member) override { members_.Heard(member); }
   void OnSet(int member, const std::string& key) override;
   void OnFail(int member, const Status& status) override;
@@ -83,11 +89,15 @@ class Supervisor final : public StoreServer::Observer {
     base::TimePoint due;
   };
 
-  bool Survives(int member) const { return losses_allowed_ && !failed_ && member >= 1; }
+  bool Survives(int member) const {
+    const bool others_go_on = losses_allowed_ && member >= 1;
+    const bool all_begin_again = regroups_ && member >= 0 && !somebody_left_;
+    return !failed_ && (others_go_on || all_begin_again);
+  }
   void LoseSilent(int64_t least_ms, int reporter);
   void LeaveWithin(int64_t timeout_ms, const std::string& reason);
   void EndLate();
-  void Lose(int rank, const Status& status);
+  void Lose(int rank, const Loss& loss);
   void ReportSecondaryFailures(bool all);
   void End(const Status& cause);
 
@@ -100,6 +110,10 @@ class Supervisor final : public StoreServer::Observer {
   bool complete_ = false;                                    // every member has joined
   base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
+  bool regroups_ = false;
+  std::optional<base::TimePoint> regroup_deadline_;  // of ranks that begin again
+  std::set<int> ready_;                              // of them, who has ended its work
+  std::vector<int> replaceable_;                     // lost, and Expect has not been called
   bool failed_ = false;
   base::TimePoint grace_end_ = base::TimePoint::max();
   bool ranks_gone_ = false;

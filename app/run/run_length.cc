@@ -34,11 +34,11 @@ TrainingAmount AmountOf(const DatasetInfo& data, int64_t global_batch) {
 }
 
 Result<int64_t> LastStep(const train::RunLength& length, const TrainingAmount& amount,
-                         const train::RunStart& start) {
+                         const train::RunStart& start, bool again) {
   ENGINE_CHECK(length.steps || length.epochs || length.tokens, "a run without a length");
   const int64_t last =
       length.steps ? *length.steps : start.step + (BatchesOf(length, amount) - start.first_batch);
-  if (start.step == 0 || last > start.step) return last;
+  if (start.step == 0 || last > start.step || (again && last == start.step)) return last;
   using Goal = std::pair<const char*, double>;
   const auto [key, goal] = length.epochs ? Goal("train.epochs", *length.epochs)
                            : length.steps

@@ -20,9 +20,10 @@ struct TrainingAmount {
 TrainingAmount AmountOf(const DatasetInfo& data, int64_t global_batch);
 
 // The number of the last step of a run: that of RunLength::steps, or the first one with which the
-// run has seen so many epochs, or tokens, of its data. kConfig when it is done already at `start`.
+// run has seen so many epochs, or tokens, of its data. kConfig when it is done already at `start`, but
+// `again`, after the loss of a rank.
 Result<int64_t> LastStep(const train::RunLength& length, const TrainingAmount& amount,
-                         const train::RunStart& start);
+                         const train::RunStart& start, bool again = false);
 
 // For ranks that take the place of lost ones (RankInfo::incarnation): by then the file that the run
 // went on from may be a newer one. Rank 0 says where the run began, they read it.

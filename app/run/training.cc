@@ -20,6 +20,7 @@
 #include "app/run/checkpoint_wait.h"
 #include "app/run/evaluation.h"
 #include "app/run/generate.h"
+#include "app/run/recovery.h"
 #include "app/run/replica_check.h"
 #include "app/run/run_length.h"
 #include "app/run/serve.h"
@@ -33,7 +34,6 @@
 #include "engine/ext/wire_format.h"
 
 namespace engine::run {
-namespace {
 
 checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo& rank,
                                   const train::RunState& now, const Best& best) {
@@ -47,6 +47,8 @@ checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo
           .position = checkpoint::PositionOf(now.batch, now.samples, now.global_batch),
           .best = best.Save()};
 }
+
+namespace {
 
 // The model of a new run with the weights of train.init_from, which every rank reads.
 Result<graph::Graph> BuildWithWeights(const config::Config& config, base::RankContext& rank,
@@ -143,7 +145,8 @@ Status CheckLossScaling(const train::TrainOptions& train, const exec::Executor& 
 // place of a lost one.
 Result<train::RunRange> BeginRun(const std::string& resume, const config::Config& whole,
                                  base::RankContext& rank, const DatasetInfo& data,
-                                 exec::Executor& executor, const train::RunState& now, Best& best) {
+                                 exec::Executor& executor, const train::RunState& now, Best& best,
+                                 bool again) {
   const train::RunConfig& config = whole.run();
   if (whole.best().patience > 0 || !whole.output().best_checkpoint.empty()) {
     ENGINE_RETURN_IF_ERROR(CheckEvaluations(whole, data, executor.memory().graph()));
@@ -163,8 +166,9 @@ Result<train::RunRange> BeginRun(const std::string& resume, const config::Config
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now, best));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
-  ENGINE_ASSIGN_OR_RETURN(range.last_step, LastStep(config.train.length,
-                                                    AmountOf(data, now.global_batch), range.start));
+  ENGINE_ASSIGN_OR_RETURN(
+      range.last_step,
+      LastStep(config.train.length, AmountOf(data, now.global_batch), range.start, again));
   // From here on a rank that does not come to a transfer is late. What came before takes as long as it
   // takes: plugins are set up, and files read.
   ENGINE_RETURN_IF_ERROR(launch::MeetRanks(rank, exec::ExecutorOptions().arrival_timeout_ms));
@@ -250,7 +254,7 @@ bool IsText(const DatasetInfo& data) {
 Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config,
                                                     base::RankContext& rank, RunObserver& observer,
                                                     plugin::PluginHost::MetricSink metrics,
-                                                    const std::string& resume) {
+                                                    const std::string& resume, Recovery* recovery) {
   const train::RunConfig& run = config.run();
   const config::OutputOptions& output = config.output();
   SetDeadlines(run.communication, rank);
@@ -258,7 +262,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   // is computed is compared before it is used.
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "plugins", run.plugins.versions));
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", config.compared()));
-  const auto best = std::make_shared<Best>(config.best());
+  const auto own = std::make_shared<Best>(config.best());
+  const std::shared_ptr<Best> best(own, recovery == nullptr ? own.get() : &recovery->best());
+  const bool again = recovery != nullptr && recovery->again();
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
@@ -274,8 +280,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
         return BuildWithWeights(config, rank, request, ops);
       },
       .begin =
-          [&, resume, source, best](exec::Executor& executor, const train::RunState& now) {
-            return BeginRun(resume, config, rank, source->info(), executor, now, *best);
+          [&, resume, source, best, again](exec::Executor& executor, const train::RunState& now) {
+            return BeginRun(resume, config, rank, source->info(), executor, now, *best, again);
           },
       .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
                       const train::BatchRequest& batches) -> Result<train::EvaluationReport> {

@@ -4,7 +4,9 @@
 #include <memory>
 #include <string>
 
+#include "app/checkpoint/checkpoint.h"
 #include "app/config/config.h"
+#include "app/run/recovery.h"
 #include "core/train/trainer.h"
 
 namespace engine::run {
@@ -18,12 +20,18 @@ class RunObserver : public train::TrainObserver {
   virtual Status OnText(const std::string& /*text*/) { return {}; }
 };
 
-// `config`, `rank` and `observer` are borrowed; only rank 0's observer hears of evaluations,
-// checkpoints and texts. `resume`: a checkpoint to go on from, or empty. `metrics` may be null.
+// What a checkpoint of the run says beside parameters and states.
+checkpoint::CheckpointInfo InfoOf(const train::RunConfig& config, const RankInfo& rank,
+                                  const train::RunState& now, const Best& best);
+
+// `config`, `rank`, `observer` and `recovery` are borrowed; only rank 0's observer hears of evaluations,
+// checkpoints and texts. `resume`: a checkpoint to go on from, or empty. `metrics` may be null, and
+// `recovery` of a run that ends with the loss of a rank.
 Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config,
                                                     base::RankContext& rank, RunObserver& observer,
                                                     plugin::PluginHost::MetricSink metrics,
-                                                    const std::string& resume);
+                                                    const std::string& resume,
+                                                    Recovery* recovery = nullptr);
 
 // Trains, then writes the trace and shows a text, where they are configured. kInterrupted after a
 // request to stop: the step at hand is finished on all ranks, and a checkpoint written if one is

@@ -55,4 +55,11 @@ void AbortSignal::Forget(int token) {
   listener_done_.wait(lock, [&] { return running_token_ != token; });
 }
 
+void AbortSignal::Clear() {
+  std::unique_lock lock(mutex_);
+  listener_done_.wait(lock, [&] { return listeners_.empty() && running_token_ == 0; });
+  raised_ = false;
+  reason_ = {};
+}
+
 }  // namespace engine::base

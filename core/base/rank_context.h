@@ -29,6 +29,8 @@ class AbortSignal {
   // listener). [any-thread]
   int Listen(std::function<void(const Status&)> listener);
   void Forget(int token);
+  // Nothing is raised any more: the run goes on. Waits for a running listener. [any-thread]
+  void Clear();
 
  private:
   std::atomic<bool> raised_{false};  // the store publishes reason_
@@ -57,6 +59,10 @@ struct RankContext {
   LogSink log = nullptr;                                // null: nobody reads it
   std::function<void(const Status&)> report = nullptr;  // the launcher's part of Report
   CallWatch* watch = nullptr;                           // null: no call of a plugin is watched
+  // Where a run goes on after the loss of a rank (Store key launch::kRegroupKey), once `abort` was
+  // raised with `cause` and nothing of this rank uses it any more: returns when the lost ranks have
+  // been replaced, with an empty store and nothing raised; or why the run ends. Null: it ends.
+  std::function<Status(const Status& cause)> regroup = nullptr;
 
   // Of a rank: from now on this run goes on when a rank other than rank 0 dies or fails; the
   // launcher says so (LaunchOptions::notice), and may start another in its place. The loss of rank

@@ -72,7 +72,7 @@ Result<UpdateGate> Executor::CheckTraits() const {
       check(IsKnown(optimizer.gate, UpdateGate::kGlobal), "optimizer", options_.optimizer_name));
   ENGINE_RETURN_IF_ERROR(CheckStates("optimizer", options_.optimizer_name, optimizer.state_names,
                                      optimizer.state_count));
-  UpdateGate gate = optimizer.gate;
+  UpdateGate gate = options_.keeps_steps ? UpdateGate::kGlobal : optimizer.gate;
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookTraits hook = plugins_.hooks[i]->traits();
     ENGINE_RETURN_IF_ERROR(
@@ -238,6 +238,10 @@ bool Executor::End() {
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
   buffers_differ_ = true;
+  if (options_.keeps_steps && !on_accelerator_) {
+    const std::span<const float> buffers = memory_->buffers();
+    buffers_before_[input.step % 2].assign(buffers.begin(), buffers.end());
+  }
   auto result = step_->Step(input);
   if (!result.ok()) return runner_->GiveUp(result.status());
   const double in_ops = replicas_ == nullptr ? 0 : replicas_->TakeWaitedSeconds();
@@ -245,6 +249,19 @@ Result<StepResult> Executor::Step(const StepInput& input) {
   step_end_ns_ = base::NowNs();
   result->seconds = static_cast<double>(step_end_ns_ - begin) * 1e-9;
   return result;
+}
+
+// Forward tasks of a step that is not whole may have changed buffers.
+Result<int64_t> Executor::Salvage() {
+  if (salvaged_) return *salvaged_;
+  const bool whole = options_.keeps_steps && !on_accelerator_ && !updates_->in_parts() &&
+                     updates_->served() == nullptr;
+  if (!whole || !runner_->End()) return -1;
+  ENGINE_ASSIGN_OR_RETURN(const StepLoop::Updated updated, runner_->FinishUpdates());
+  if (updated.step < updated.begun) {
+    std::ranges::copy(buffers_before_[(updated.step + 1) % 2], memory_->buffers().begin());
+  }
+  return *(salvaged_ = static_cast<int64_t>(updated.step));
 }
 
 Result<StepResult> Executor::Remaining() {
@@ -255,7 +272,7 @@ Result<StepResult> Executor::Remaining() {
 }
 
 bool Executor::flushed() const {
-  return runner_->TailDone() && updates_->settled() && step_->settled();
+  return salvaged_.has_value() || (runner_->TailDone() && updates_->settled() && step_->settled());
 }
 
 Status Executor::Flush() {

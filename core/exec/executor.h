@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,12 @@ class Executor {
   Result<StepResult> Remaining();
   // Ends whatever waits, and what comes later, with `reason`; the first one stays. [any-thread]
   void Abort(const Status& reason) { runner_->Abort(reason); }
+
+  // After a failure, before the end: ends what is under way, makes the updates that wait for nobody
+  // any more, and returns the step that parameters, buffers and states are of: 0 if none has begun, -1 if
+  // it is not one (ExecutorOptions::keeps_steps). Nothing of this computes or sends after that; again it
+  // says the same.
+  Result<int64_t> Salvage();
 
   // Waits until every parameter is updated, on an accelerator by the device. Needed before anything
   // but Step looks at parameters, optimizer states or the communicator; does nothing when it has
@@ -118,7 +125,10 @@ class Executor {
   TaskGraph tasks_;
   std::vector<std::string> unreached_;
   bool buffers_differ_ = false;  // perhaps, between ranks
-  int64_t step_end_ns_ = 0;      // of Step
+  std::optional<int64_t> salvaged_;
+  // keeps_steps: the buffers before an odd and an even step, whose forward pass changes them.
+  std::vector<float> buffers_before_[2];
+  int64_t step_end_ns_ = 0;  // of Step
   // Each uses those before it.
   std::unique_ptr<OrderAgreement> order_;
   std::unique_ptr<HostStep> step_;

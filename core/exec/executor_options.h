@@ -42,6 +42,9 @@ struct ExecutorOptions {
   // On an accelerator without micro-batches: the work of a step is recorded once and then replayed
   // (CUDA graphs), for batches of as many samples.
   bool record_steps = false;
+  // Executor::Salvage shall find the parameters of one step, on a host whose ranks update: no update
+  // is made before all gradients of its step are there.
+  bool keeps_steps = false;
   size_t trace_spans = 1 << 16;
   base::LogSink log = nullptr;  // null: nobody reads it
   std::string communicator_name, scheduler_name, optimizer_name;

@@ -72,7 +72,10 @@ class ModelMemory {
 
   TensorView parameter(int32_t index) const;
   float* parameters() const { return parameters_.f32(); }  // layout().total_count elements
-  float* gradients() const { return gradients_.f32(); }    // layout().trainable_count elements
+  std::span<float> buffers() const {                       // of them: see Parameter::buffer
+    return {parameters() + layout_.buffer_begin, parameters() + layout_.total_count};
+  }
+  float* gradients() const { return gradients_.f32(); }  // layout().trainable_count elements
   // The copy that ops read of the parameters from element `offset`, or null: see RefreshCopies.
   void* copy_at(int64_t offset) const {
     return copies_.data() == nullptr ? nullptr : copies_.bytes() + 2 * offset;

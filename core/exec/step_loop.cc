@@ -153,6 +153,20 @@ void StepLoop::Satisfy(uint32_t task, int64_t now_ns) {
   MakeReady(task, now_ns);
 }
 
+StepLoop::Updated StepLoop::LastUpdated() const {
+  Updated updated{.begun = step_};
+  for (const Task& task : graph_.tasks) {
+    const bool ready = phase_[task.info.id] == Phase::kReady;
+    if (ready && task.info.kind == TaskKind::kUpdate) updated.left.push_back(task.info.id);
+  }
+  uint64_t done = steps_begun_;
+  for (size_t i = 0; i < version_.size(); ++i) {
+    if (writers_[i] > 0) done = std::min(done, version_[i]);
+  }
+  updated.step = step_ - steps_begun_ + done + (updated.left.empty() ? 0 : 1);
+  return updated;
+}
+
 Status StepLoop::Stalled() const {
   const auto ready = std::ranges::find(phase_, Phase::kReady);
   if (ready == phase_.end()) {

@@ -54,6 +54,14 @@ class StepLoop {
   void Start(uint32_t task, int64_t now_ns);
   void Finish(uint32_t task, int64_t now_ns);
 
+  // Of a run that was given up: the newest step whose updates are all done once those that are `left`
+  // have been run, and the newest that has begun.
+  struct Updated {
+    uint64_t step = 0, begun = 0;
+    std::vector<uint32_t> left;
+  };
+  Updated LastUpdated() const;
+
   // The error of a loop in which nothing is under way and the scheduler holds everything.
   Status Stalled() const;
   // Of the newest instance of a task.

@@ -141,6 +141,16 @@ bool StepRunner::End() {
   return ended;
 }
 
+// By keeps_steps all updates of a step become ready at once; one that has begun has ended, or its
+// failure ends the run.
+Result<StepLoop::Updated> StepRunner::FinishUpdates() {
+  const StepLoop::Updated updated = loop_.LastUpdated();
+  for (const uint32_t task : updated.left) {
+    ENGINE_RETURN_IF_ERROR(step_.Run(parts_.tasks.tasks[task]));
+  }
+  return updated;
+}
+
 Status StepRunner::Begin(uint64_t step) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;

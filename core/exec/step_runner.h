@@ -37,8 +37,12 @@ class StepRunner final : private StepLoop::Calls {
   // All is borrowed. Attaches itself to `step`, and to the store when it follows rank 0.
   StepRunner(HostStep& step, base::Store* store);
   // Aborts the communicators if transfers are under way, and waits for their ends. Once, before
-  // memory goes: false when one does not end, so that this and all memory must stay. [compute-lane]
+  // memory goes: false when one does not end, so that this and all memory must stay. Again it only
+  // says that. [compute-lane]
   bool End();
+
+  // After End, of a run that was given up: makes the updates that are ready.
+  Result<StepLoop::Updated> FinishUpdates();
 
   // All up to EndFlush: [compute-lane]. A step begins, or the failure of the run.
   Status Begin(uint64_t step);

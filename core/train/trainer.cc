@@ -18,6 +18,7 @@ exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
           .micro_batches = config.train.micro_batches,
           .loss_scale = static_cast<float>(config.train.loss_scale),
           .record_steps = config.train.record_steps,
+          .keeps_steps = config.train.keeps_steps,
           .trace_spans = static_cast<size_t>(config.trace_spans),
           .communicator_name = chosen.communicator.entry.name,
           .scheduler_name = chosen.scheduler.entry.name,
@@ -182,6 +183,11 @@ Result<bool> Trainer::TrainStep(int64_t step) {
   auto result = executor_->Step(input);
   if (!result.ok()) return result.status().WithContext("step %lld", static_cast<long long>(step));
   return Report(*result);
+}
+
+Result<int64_t> Trainer::Salvage() {
+  ENGINE_ASSIGN_OR_RETURN(const int64_t step, executor_->Salvage());
+  return step == 0 ? range_.start.step : step;
 }
 
 // Of the step whose statistics have come: on an accelerator not the one that was run last.

@@ -77,6 +77,9 @@ class Trainer {
   exec::Executor& executor() { return *executor_; }
   plugin::RankPlugins& plugins() { return *plugins_; }
   DatasetInfo data() const { return parts_.data->info(); }
+  // After a failure of Run: as Executor::Salvage, but of the step at which it began rather than 0.
+  Result<int64_t> Salvage();
+  RunState StateAt(int64_t step) const;  // of this run
 
  private:
   Trainer(const RunConfig& config, base::RankContext& rank, TrainerParts parts)
@@ -86,7 +89,6 @@ class Trainer {
   Status MakeExecutor();
   Status FindFirstStep();
   BatchRequest Batches(Split split) const;
-  RunState StateAt(int64_t step) const;
   Result<bool> TrainStep(int64_t step);
   Result<bool> Report(const exec::StepResult& result);
   Status Settle();

@@ -1,0 +1,179 @@
+// In the store of the ranks that begin again:
+//
+//   "recovery/step/" RANK   the step whose parameters it has in memory, or -1
+//   "recovery/file"         of the first rank with the newest: the path of its file on one host, else the
+//                           number of parts
+//   "recovery/part/" I      kPartBytes of it, the last one less; emptied when all have read it
+#include "app/run/recovery.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/rank_states.h"
+#include "app/checkpoint/resume.h"
+#include "app/checkpoint/spill_file.h"
+#include "app/launch/deadlines.h"
+#include "app/launch/member.h"
+#include "app/run/training.h"
+#include "core/base/member.h"
+
+namespace engine::run {
+namespace {
+
+constexpr int64_t kPartBytes = 32 << 20;
+constexpr char kFile[] = "recovery/file";
+
+std::string PartKey(int64_t part) {
+  return "recovery/part/" + std::to_string(part);
+}
+
+std::string PathOf(const kit::UniqueFd& file) {
+  return fmt::format("/proc/{}/fd/{}", getpid(), file.get());
+}
+
+Status Failed(const char* action) {
+  return Status::Error(StatusCode::kStorage,
+                       "cannot %s the state of the run for ranks that begin again: %s", action,
+                       strerror(errno));
+}
+
+}  // namespace
+
+Recovery::Recovery(const config::Config& config, base::RankContext& rank, std::string resume)
+    : config_(config), rank_(rank), resume_(std::move(resume)), best_(config.best()) {}
+
+Result<std::string> Recovery::Begin() {
+  ENGINE_ASSIGN_OR_RETURN(again_, rank_.store.Has(launch::kRegroupedKey));
+  if (!again_) return resume_;
+  survives_ = true;
+  return Agree(-1, nullptr);
+}
+
+Status Recovery::OnMade(train::Trainer& trainer) {
+  file_.Close();
+  step_ = -1;
+  while (parts_ > 0) ENGINE_RETURN_IF_ERROR(rank_.store.Set(PartKey(--parts_), ""));
+  exec::UpdateStrategy& updates = trainer.executor().updates();
+  survives_ = !updates.asynchronous() && updates.served() == nullptr;
+  return survives_ ? rank_.store.Set(launch::kRegroupKey, "") : Status();
+}
+
+bool Recovery::Survives(const Status& failure) const {
+  return survives_ && (base::IsSecondary(failure.code()) || failure.code() == StatusCode::kTimeout);
+}
+
+Result<std::string> Recovery::After(const Status& failure, train::Trainer* trainer) {
+  if (trainer != nullptr) {
+    ENGINE_ASSIGN_OR_RETURN(step_, trainer->Salvage());
+  }
+  ENGINE_RETURN_IF_ERROR(rank_.regroup(failure));
+  again_ = true;
+  return Agree(step_, trainer);
+}
+
+Result<std::string> Recovery::Agree(int64_t step, train::Trainer* trainer) {
+  const int64_t timeout_ms = rank_.info.rendezvous_timeout_ms;
+  const auto key_of = [](int32_t rank) { return "recovery/step/" + std::to_string(rank); };
+  ENGINE_RETURN_IF_ERROR(rank_.store.Set(key_of(rank_.info.rank), std::to_string(step)));
+  int64_t newest = -1;
+  int32_t source = 0;
+  for (int32_t rank = 0; rank < rank_.info.world_size; ++rank) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string text, rank_.store.Get(key_of(rank), timeout_ms));
+    const int64_t has = std::atoll(text.c_str());
+    if (has > newest) source = rank;
+    newest = std::max(newest, has);
+  }
+  if (newest < 0) return FromStorage();
+  if (rank_.info.rank == source) {
+    if (trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(step, *trainer));
+    ENGINE_RETURN_IF_ERROR(Publish());
+    rank_.Log(LogLevel::kInfo,
+              fmt::format("all ranks go on from step {}, as this one has it", step));
+  } else {
+    ENGINE_RETURN_IF_ERROR(Fetch());
+  }
+  step_ = newest;
+  return PathOf(file_);
+}
+
+// What ranks have is of no one step: on GPUs, where each updates a part, or none has got so far.
+Result<std::string> Recovery::FromStorage() const {
+  std::vector<Status> damaged;
+  const std::string& own = config_.output().checkpoint;
+  std::string path = own.empty() ? "" : checkpoint::NewestCheckpoint(own, &damaged);
+  if (path.empty()) path = resume_;
+  if (rank_.info.rank == 0) {
+    rank_.Log(LogLevel::kWarning,
+              "no rank has the parameters of one whole step in its memory: all go back to " +
+                  (path.empty() ? "the beginning" : path));
+  }
+  return path;
+}
+
+// In memory where there is room. It has a name for as long as it takes to write it.
+Status Recovery::Write(int64_t step, train::Trainer& trainer) {
+  checkpoint::CheckpointInfo info = InfoOf(config_.run(), rank_.info, trainer.StateAt(step), best_);
+  Status written;
+  for (const std::string& folder :
+       {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
+    const std::string path = fmt::format("{}/engine-recovery-{}", folder, getpid());
+    checkpoint::SpillFile spill(path);
+    ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates own,
+                            checkpoint::OwnRankStates(trainer.executor(), spill));
+    written = checkpoint::WriteCheckpoint(path, trainer.executor(), info, own);
+    if (!written.ok()) continue;
+    file_ = kit::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    unlink(path.c_str());
+    return file_ ? Status() : Failed("open");
+  }
+  return written;
+}
+
+Status Recovery::Publish() {
+  if (rank_.info.one_host != 0) return rank_.store.Set(kFile, PathOf(file_));
+  struct stat about = {};
+  if (fstat(file_.get(), &about) != 0) return Failed("read");
+  std::string part;
+  for (int64_t at = 0; at < about.st_size; at += kPartBytes, ++parts_) {
+    part.resize(static_cast<size_t>(std::min<int64_t>(kPartBytes, about.st_size - at)));
+    if (pread(file_.get(), part.data(), part.size(), at) != std::ssize(part)) return Failed("read");
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(PartKey(parts_), part));
+  }
+  return rank_.store.Set(kFile, std::to_string(parts_));
+}
+
+// A file of its own, so that this rank has it also when the other is lost.
+Status Recovery::Fetch() {
+  ENGINE_ASSIGN_OR_RETURN(const std::string from,
+                          rank_.store.Get(kFile, launch::kProgressTimeoutMs));
+  if (rank_.info.one_host != 0) {
+    file_ = kit::UniqueFd(open(from.c_str(), O_RDONLY | O_CLOEXEC));
+    return file_ ? Status() : Failed("open");
+  }
+  file_ = kit::UniqueFd(memfd_create("engine-recovery", MFD_CLOEXEC));
+  const int64_t parts = std::atoll(from.c_str());
+  for (int64_t part = 0; part < parts; ++part) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string bytes,
+                            rank_.store.Get(PartKey(part), launch::kProgressTimeoutMs));
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t size = write(file_.get(), bytes.data() + at, bytes.size() - at);
+      if (size <= 0) return Failed("keep");
+      at += static_cast<size_t>(size);
+    }
+  }
+  return {};
+}
+
+}  // namespace engine::run

@@ -1,0 +1,51 @@
+// A run that goes on after the loss of a rank (RankContext::regroup): all begin again from what another
+// rank had in its memory, which becomes a checkpoint without a name.
+#pragma once
+
+#include <string>
+
+#include "app/config/config.h"
+#include "app/run/best.h"
+#include "core/train/trainer.h"
+#include "kit/unique_fd.h"
+
+namespace engine::run {
+
+class Recovery {
+ public:
+  // For a rank of `config`, which keeps steps. `resume`: what the run began with, if nothing else is
+  // left. All is borrowed but that.
+  Recovery(const config::Config& config, base::RankContext& rank, std::string resume);
+
+  // The checkpoint to begin with, or empty: `resume`, or in the place of a lost rank what another has.
+  Result<std::string> Begin();
+  // The trainer was made: from now on the run survives losses, if its ranks update. All ranks have read
+  // what they begin with.
+  Status OnMade(train::Trainer& trainer);
+  // Whether a run that failed here can go on.
+  bool Survives(const Status& failure) const;
+  // In that case: waits for the others, and returns the checkpoint to begin again with. `trainer` is the
+  // one that has failed, or null: it was not made. It can go after this, and must before the next.
+  Result<std::string> After(const Status& failure, train::Trainer* trainer);
+
+  bool again() const { return again_; }  // not with the beginning of the run
+  Best& best() { return best_; }
+
+ private:
+  Result<std::string> Agree(int64_t step, train::Trainer* trainer);
+  Result<std::string> FromStorage() const;
+  Status Write(int64_t step, train::Trainer& trainer);
+  Status Publish();
+  Status Fetch();
+
+  const config::Config& config_;
+  base::RankContext& rank_;
+  const std::string resume_;
+  Best best_;
+  bool survives_ = false, again_ = false;
+  kit::UniqueFd file_;  // the checkpoint, until all have read it
+  int64_t step_ = -1;   // of it
+  int64_t parts_ = 0;   // of it, in the store
+};
+
+}  // namespace engine::run
