@@ -167,6 +167,9 @@ class CommandLine {
            "How often a lost rank is replaced: started again with -n, else by another process "
            "that joins; the run goes on from the step at hand")
         ->check(CLI::Range(0, 1000000));
+    run->add_option("--min-ranks", run_.launch.min_ranks,
+                    "With how many ranks the run goes on when lost ones are not replaced")
+        ->check(CLI::Range(0, 1000000));
   }
 
   void AddServe() {

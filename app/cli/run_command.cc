@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -141,27 +142,29 @@ void StartLog(base::RankContext& member, bool quiet, bool verbose) {
 }
 
 // Once more after each loss of a rank that the run survives.
-Status TrainRank(const config::Config& given, const RunFlags& flags, Progress::Style style,
-                 base::RankContext& rank) {
-  const bool survives = flags.launch.restarts > 0;
-  const config::Config config = survives ? given.KeepingSteps() : given;
-  run::Recovery recovery(config, rank, flags.resume);
-  Result<std::string> from = survives ? recovery.Begin() : flags.resume;
-  const run::MetricsSinks sinks =
-      MakeSinks(config.output(), recovery.again() || !flags.resume.empty());
-  Progress progress(rank.info.rank == 0, flags.quiet, style, sinks);
-  const auto sink = [&](std::string_view name, double value) {
-    progress.OnPluginMetric(rank.info.rank, name, value);
-  };
+Status TrainRank(const config::Config& given, const RunFlags& flags, const launch::LaunchPlan& plan,
+                 Progress::Style style, base::RankContext& rank) {
+  run::Recovery recovery(given, rank, plan.info.world_size, flags.resume);
+  Result<std::string> from = plan.survives() ? recovery.Begin() : flags.resume;
+  // Each is used by those behind it.
+  std::optional<config::Config> config;
+  run::MetricsSinks sinks;
+  std::optional<Progress> progress;
   std::unique_ptr<train::Trainer> trainer;
   const auto train = [&]() -> Status {
     ENGINE_RETURN_IF_ERROR(from.status());
     trainer.reset();
-    ENGINE_ASSIGN_OR_RETURN(trainer, run::MakeTrainer(config, rank, progress, sink, *from,
-                                                      survives ? &recovery : nullptr));
-    if (survives) ENGINE_RETURN_IF_ERROR(recovery.OnMade(*trainer));
-    if (!recovery.again()) progress.PrintStart(config.run(), rank.info, *trainer);
-    return run::RunTraining(config, rank, progress, *trainer);
+    config = plan.survives() ? recovery.ConfigNow() : given;
+    sinks = MakeSinks(config->output(), recovery.again() || !flags.resume.empty());
+    progress.emplace(rank.info.rank == 0, flags.quiet, style, sinks);
+    const auto sink = [&](std::string_view name, double value) {
+      progress->OnPluginMetric(rank.info.rank, name, value);
+    };
+    ENGINE_ASSIGN_OR_RETURN(trainer, run::MakeTrainer(*config, rank, *progress, sink, *from,
+                                                      plan.survives() ? &recovery : nullptr));
+    if (plan.survives()) ENGINE_RETURN_IF_ERROR(recovery.OnMade(*trainer));
+    if (!recovery.again()) progress->PrintStart(config->run(), rank.info, *trainer);
+    return run::RunTraining(*config, rank, *progress, *trainer);
   };
   for (;;) {
     const Status status = train();
@@ -236,7 +239,7 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
         const config::Config here = config->OnHost(network);
         if (member.info.is_server == 0) {
           ENGINE_RETURN_IF_ERROR(Bind(flags.bind, member, joins));
-          return TrainRank(here, flags, style, member);
+          return TrainRank(here, flags, *plan, style, member);
         }
         return run::ServeParameters(here, member);
       });

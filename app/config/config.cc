@@ -217,10 +217,15 @@ Config Config::OnHost(const plugins::HostNetwork& network) const {
   return config;
 }
 
-Config Config::KeepingSteps() const {
-  Config config = *this;
+Config Config::SurvivingLosses(int32_t ranks, int32_t left) const {
+  const train::TrainOptions& all = run_.train;
+  const int64_t batch = all.GlobalBatch(ranks);
+  const int64_t at_once = all.SamplesAtOnce(train::CeilDiv(batch, ranks));
+  Config config = ranks == left ? *this : WithGlobalBatch(batch);
   config.run_.train.keeps_steps = true;
-  config.compared_ += "--restarts: given\n";
+  config.run_.train.micro_batches =
+      std::max(all.micro_batches, train::CeilDiv(train::CeilDiv(batch, left), at_once));
+  config.compared_ += "--restarts, --min-ranks: given\n";
   return config;
 }
 

@@ -24,6 +24,7 @@ struct LaunchFlags {
   std::string key_file;   // --key-file
   bool insecure = false;  // --insecure
   int restarts = 0;       // --restarts
+  int min_ranks = 0;      // --min-ranks
 };
 
 struct LaunchPlan {
@@ -53,6 +54,10 @@ struct LaunchPlan {
   // How often, in the whole run, a lost rank is started again (kSpawn), or another process may join in
   // its place (kJoin, of rank 0).
   int restarts = 0;
+  // With how many ranks the run goes on when lost ones are not replaced; 0: only with all.
+  int min_ranks = 0;
+  // Whether a run whose ranks update survives the loss of one.
+  bool survives() const { return restarts + min_ranks > 0; }
 };
 
 // Flags first, then the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

@@ -53,7 +53,8 @@ ServerThread::ServerThread(const LaunchPlan& plan, const LaunchOptions& options,
              if (left-- <= 0) return {};
              return "waits for another in its place";
            },
-           .replaced_from_elsewhere = true}),
+           .replaced_from_elsewhere = true,
+           .min_ranks = plan.min_ranks}),
       own_(supervisor_.server().Connect()) {
   if (!own_) throw std::system_error(errno, std::generic_category(), "socketpair");
   supervisor_.server().Listen(std::move(listener));

@@ -39,7 +39,8 @@ class SpawnedRun {
                      .options = options,
                      .ranks_may_connect = false,
                      .explain_loss = [this](int member) { return ExplainLoss(member); },
-                     .replace = [this](int rank) { return Replace(rank); }}),
+                     .replace = [this](int rank) { return Replace(rank); },
+                     .min_ranks = plan.min_ranks}),
         children_(listener.socket ? shape_.world_size : shape_.members()) {
     if (listener.socket) supervisor_.server().Listen(std::move(listener));
   }

@@ -31,7 +31,8 @@ enum class MessageKind : uint8_t {
   // member -> store: id = version, rank = the member, number = world size or, of a server, 0 for
   // "unknown", key = job or, of a server, nothing; again after kRegroup, when it has ended its work
   kHello = 1,
-  // store -> member: all are here, or here again; number = world size, id = servers, rank = 1 if on one host
+  // store -> member: all are here, or here again; number = world size, id = servers, rank = 1 if on one
+  // host; value = once ranks were lost for good, the others in the order of their new numbers
   kWelcome = 2,
   kRefused = 3,  // store -> member: value = why; the store closes
   kSet = 4,      // member -> store: id, key, value

@@ -110,12 +110,25 @@ Status RankProcess::Told(const Status& end) const {
       .WithRank(client_->shape().Has(known.rank()) ? known.rank() : base::kNobody);
 }
 
+// Once ranks were lost for good, the others have other numbers.
+RankInfo RankProcess::PlaceNow() const {
+  const std::vector<int> left = client_->left();
+  RankInfo info = info_;
+  if (left.empty()) return info;
+  info.rank = static_cast<int32_t>(std::ranges::find(left, info_.rank) - left.begin());
+  info.world_size = static_cast<int32_t>(left.size());
+  if (info.one_host == 0) return info;
+  info.local_rank = info.rank;
+  info.local_world_size = info.world_size;
+  return info;
+}
+
 Status RankProcess::Work(const RankBody& body) {
   const RunShape shape = client_->shape();
   info_.world_size = shape.world_size;
   info_.servers = shape.servers;
   info_.one_host = shape.one_host ? 1 : 0;
-  base::RankContext context{.info = info_,
+  base::RankContext context{.info = PlaceNow(),
                             .store = *client_,
                             .abort = abort_,
                             .stop_requested = stop_requested_,
@@ -129,8 +142,11 @@ Status RankProcess::Work(const RankBody& body) {
     context.Report(overdue);
   });
   context.watch = &watch;
-  context.regroup = [this](const Status& cause) {
-    return client_->Rejoin(cause, base::DeadlineIn(rendezvous_timeout_ms_ + kRendezvousGraceMs));
+  context.regroup = [&](const Status& cause) -> Status {
+    ENGINE_RETURN_IF_ERROR(
+        client_->Rejoin(cause, base::DeadlineIn(2 * rendezvous_timeout_ms_ + kRendezvousGraceMs)));
+    context.info = PlaceNow();
+    return Status();
   };
   try {
     return body(context);

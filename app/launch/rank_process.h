@@ -49,6 +49,7 @@ class RankProcess {
  private:
   Status Work(const RankBody& body);
   Status Told(const Status& end) const;  // as all hear of it
+  RankInfo PlaceNow() const;
   void Watch();
   void OnSignal(int signal);
   void Stop(int signal, bool started);

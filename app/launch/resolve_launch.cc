@@ -68,7 +68,8 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
 // Flags that exclude each other, or need one that is not there. `rank`: who this is if something
 // else has started the ranks.
 Status CheckFlags(const LaunchFlags& flags, const std::optional<LauncherRank>& rank) {
-  const bool own = !rank, serve_at = !flags.serve_at.empty(), restarts = flags.restarts > 0;
+  const bool own = !rank, serve_at = !flags.serve_at.empty(),
+             survives = flags.restarts + flags.min_ranks > 0;
   const bool access = !flags.key_file.empty() || flags.insecure;
   const std::string with = rank ? " and " + rank->source + " exclude each other: " : "";
   const std::pair<bool, std::string> cases[] = {
@@ -92,10 +93,10 @@ Status CheckFlags(const LaunchFlags& flags, const std::optional<LauncherRank>& r
        "add --serve-at HOST:PORT, or drop them"},
       {own && serve_at && flags.threads,
        "--serve-at needs ranks that are processes: drop --threads"},
-      {own && restarts && flags.threads,
-       "--restarts starts processes again, and --threads makes threads: drop one"},
-      {own && restarts && flags.world_size == 0,
-       "--restarts is for ranks that this command starts: add -n N"},
+      {own && survives && flags.threads,
+       "--restarts and --min-ranks are for processes, and --threads makes threads: drop one"},
+      {own && survives && flags.world_size == 0,
+       "--restarts and --min-ranks are for several ranks: add -n N"},
       {flags.serve_at.starts_with("unix:"), "--serve-at takes HOST:PORT"}};
   for (const auto& [wrong, sentence] : cases) {
     if (wrong) return Refuse(sentence);
@@ -116,7 +117,8 @@ Result<LaunchPlan> ResolveLaunch(const LaunchFlags& flags,
                   .serve_at = flags.serve_at,
                   .key_file = flags.key_file,
                   .insecure = flags.insecure,
-                  .restarts = flags.restarts};
+                  .restarts = flags.restarts,
+                  .min_ranks = flags.min_ranks};
   if (rank) {
     plan.mode = LaunchPlan::Mode::kJoin;
     plan.info = rank->info;

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <iterator>
+#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -343,6 +344,9 @@ bool StoreClient::Answer(Message& message) {
     if (!Plausible(shape) || !shape.Has(identity_.member)) return false;
     shape_ = shape;
     together_ = true;
+    left_.clear();
+    std::istringstream left(message.value);
+    for (int member; left >> member;) left_.push_back(member);
     return true;
   }
   if (message.kind != MessageKind::kReply) return false;  // what only a member may send

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"
@@ -59,6 +60,8 @@ class StoreClient final : public base::Store {
   bool started() const { return Locked(shape_).has_value(); }
   // Who is in the run, as its store says. After Join.
   RunShape shape() const { return *Locked(shape_); }
+  // Those that are left, in the order of their numbers now; empty: all. After Rejoin.
+  std::vector<int> left() const { return Locked(left_); }
 
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
@@ -133,6 +136,7 @@ class StoreClient final : public base::Store {
   std::condition_variable changed_;
   std::optional<RunShape> shape_;                       // guarded by mutex_; once all were there
   bool together_ = false;                               // guarded by mutex_: all are there
+  std::vector<int> left_;                               // guarded by mutex_
   Status refusal_;                                      // guarded by mutex_
   Status cause_;                                        // guarded by mutex_
   bool closed_ = false;                                 // guarded by mutex_: by the server

@@ -4,7 +4,7 @@
 
 #include "app/launch/supervisor.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -101,12 +101,7 @@ void Supervisor::Tick() {
   }
   if (failed_) return;
   for (const int rank : std::exchange(replaceable_, {})) Expect(rank);
-  if (regroup_deadline_ && base::Passed(*regroup_deadline_)) {
-    Fail(base::kNobody,
-         Refuse(fmt::format("after the loss of a rank only {} of {} ranks came back within {} ms",
-                            ready_.size(), settings_.shape.members(),
-                            settings_.options.rendezvous_timeout_ms)));
-  }
+  if (regroup_deadline_ && base::Passed(*regroup_deadline_)) EndRegrouping();
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
     Fail(base::kNobody, Refuse(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
@@ -241,12 +236,45 @@ void Supervisor::OnJoined(int member) {
 
 void Supervisor::OnReady(int member) {
   ready_.insert(member);
-  if (!regroup_deadline_ || failed_ || std::ssize(ready_) < settings_.shape.members()) return;
+  WelcomeAgain();
+}
+
+// Those that are left have new numbers, in their old order.
+void Supervisor::WelcomeAgain() {
+  const RunShape& shape = settings_.shape;
+  if (failed_ || ready_.size() + dropped_.size() < static_cast<size_t>(shape.members())) return;
   regroup_deadline_.reset();
+  Message welcome = WelcomeTo(shape);
+  if (!dropped_.empty()) welcome.value = fmt::format("{}", fmt::join(ready_, " "));
   ready_.clear();
   server_.Clear();
   server_.Put(kRegroupedKey, "");
-  server_.Broadcast(WelcomeTo(settings_.shape));
+  server_.Broadcast(welcome);
+}
+
+// Nobody came in time to replace those that are absent, or to begin again.
+void Supervisor::EndRegrouping() {
+  for (int rank = 0; rank < settings_.shape.world_size; ++rank) {
+    if (ready_.contains(rank) || dropped_.contains(rank)) continue;
+    const bool goes_on = members_.IsAbsent(rank) && Drop(rank);
+    if (!goes_on) {
+      return Fail(
+          base::kNobody,
+          Refuse(fmt::format("{} did not begin again within {} ms after the loss of a rank",
+                             base::MemberName(rank), settings_.options.rendezvous_timeout_ms)));
+    }
+    Notice(base::MemberName(rank) + ": nobody took its place in time; the run goes on without it");
+  }
+  WelcomeAgain();
+}
+
+// Whether enough are left without a rank that nobody replaces.
+bool Supervisor::Drop(int rank) {
+  const auto left = settings_.shape.world_size - std::ssize(dropped_) - 1;
+  if (settings_.min_ranks == 0 || left < settings_.min_ranks) return false;
+  dropped_.insert(rank);
+  members_.Set(rank, Phase::kLost);
+  return true;
 }
 
 void Supervisor::OnSet(int member, const std::string& key) {
@@ -295,7 +323,10 @@ void Supervisor::Lose(int rank, const Loss& loss) {
   const Status& status = loss.status;
   std::string next;
   if (settings_.replace) next = settings_.replace(rank);
-  if (next.empty() && regroups_) {
+  if (next.empty() && regroups_ && Drop(rank)) {
+    next =
+        fmt::format("the run goes on with {} ranks", settings_.shape.world_size - dropped_.size());
+  } else if (next.empty() && regroups_) {
     failures_.AddLoss(rank, status, loss.exit_code);
     return End(status.WithRank(rank));
   }
@@ -309,6 +340,7 @@ void Supervisor::Lose(int rank, const Loss& loss) {
     server_.Broadcast(EncodeStatus(MessageKind::kRegroup, status.WithRank(rank)));
   }
   regroup_deadline_ = base::DeadlineIn(settings_.options.rendezvous_timeout_ms);
+  WelcomeAgain();
 }
 
 // A rank that failed because of a server or of rank 0 is no loss of its own when that one is the

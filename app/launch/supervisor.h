@@ -39,6 +39,7 @@ class Supervisor final : public StoreServer::Observer {
     // "started again (1 of 3)"; its kHello is taken after Expect. May be null.
     std::function<std::string(int rank)> replace;
     bool replaced_from_elsewhere = false;  // then nobody else calls Expect
+    int min_ranks = 0;                     // LaunchPlan
   };
 
   explicit Supervisor(Settings settings);
@@ -98,6 +99,9 @@ class Supervisor final : public StoreServer::Observer {
   void LeaveWithin(int64_t timeout_ms, const std::string& reason);
   void EndLate();
   void Lose(int rank, const Loss& loss);
+  bool Drop(int rank);
+  void WelcomeAgain();
+  void EndRegrouping();
   void ReportSecondaryFailures(bool all);
   void End(const Status& cause);
 
@@ -114,6 +118,7 @@ class Supervisor final : public StoreServer::Observer {
   std::optional<base::TimePoint> regroup_deadline_;  // of ranks that begin again
   std::set<int> ready_;                              // of them, who has ended its work
   std::vector<int> replaceable_;                     // lost, and Expect has not been called
+  std::set<int> dropped_;                            // lost, and nobody will take their places
   bool failed_ = false;
   base::TimePoint grace_end_ = base::TimePoint::max();
   bool ranks_gone_ = false;

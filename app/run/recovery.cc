@@ -51,8 +51,17 @@ Status Failed(const char* action) {
 
 }  // namespace
 
-Recovery::Recovery(const config::Config& config, base::RankContext& rank, std::string resume)
-    : config_(config), rank_(rank), resume_(std::move(resume)), best_(config.best()) {}
+Recovery::Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks,
+                   std::string resume)
+    : config_(config),
+      rank_(rank),
+      ranks_(ranks),
+      resume_(std::move(resume)),
+      best_(config.best()) {}
+
+config::Config Recovery::ConfigNow() const {
+  return config_.SurvivingLosses(ranks_, rank_.info.world_size);
+}
 
 Result<std::string> Recovery::Begin() {
   ENGINE_ASSIGN_OR_RETURN(again_, rank_.store.Has(launch::kRegroupedKey));
@@ -77,6 +86,8 @@ bool Recovery::Survives(const Status& failure) const {
 Result<std::string> Recovery::After(const Status& failure, train::Trainer* trainer) {
   if (trainer != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(step_, trainer->Salvage());
+    // Before the others come to another number.
+    info_ = InfoOf(config_.run(), rank_.info, trainer->StateAt(step_), best_);
   }
   ENGINE_RETURN_IF_ERROR(rank_.regroup(failure));
   again_ = true;
@@ -97,7 +108,7 @@ Result<std::string> Recovery::Agree(int64_t step, train::Trainer* trainer) {
   }
   if (newest < 0) return FromStorage();
   if (rank_.info.rank == source) {
-    if (trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(step, *trainer));
+    if (trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(*trainer));
     ENGINE_RETURN_IF_ERROR(Publish());
     rank_.Log(LogLevel::kInfo,
               fmt::format("all ranks go on from step {}, as this one has it", step));
@@ -123,8 +134,7 @@ Result<std::string> Recovery::FromStorage() const {
 }
 
 // In memory where there is room. It has a name for as long as it takes to write it.
-Status Recovery::Write(int64_t step, train::Trainer& trainer) {
-  checkpoint::CheckpointInfo info = InfoOf(config_.run(), rank_.info, trainer.StateAt(step), best_);
+Status Recovery::Write(train::Trainer& trainer) {
   Status written;
   for (const std::string& folder :
        {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
@@ -132,7 +142,7 @@ Status Recovery::Write(int64_t step, train::Trainer& trainer) {
     checkpoint::SpillFile spill(path);
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates own,
                             checkpoint::OwnRankStates(trainer.executor(), spill));
-    written = checkpoint::WriteCheckpoint(path, trainer.executor(), info, own);
+    written = checkpoint::WriteCheckpoint(path, trainer.executor(), info_, own);
     if (!written.ok()) continue;
     file_ = kit::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     unlink(path.c_str());

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "app/checkpoint/checkpoint.h"
 #include "app/config/config.h"
 #include "app/run/best.h"
 #include "core/train/trainer.h"
@@ -13,9 +14,10 @@ namespace engine::run {
 
 class Recovery {
  public:
-  // For a rank of `config`, which keeps steps. `resume`: what the run began with, if nothing else is
+  // For a rank of `config`, of `ranks` at first. `resume`: what the run began with, if nothing else is
   // left. All is borrowed but that.
-  Recovery(const config::Config& config, base::RankContext& rank, std::string resume);
+  Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks,
+           std::string resume);
 
   // The checkpoint to begin with, or empty: `resume`, or in the place of a lost rank what another has.
   Result<std::string> Begin();
@@ -29,23 +31,27 @@ class Recovery {
   Result<std::string> After(const Status& failure, train::Trainer* trainer);
 
   bool again() const { return again_; }  // not with the beginning of the run
+  // That of the ranks that are left, with the global batch of all.
+  config::Config ConfigNow() const;
   Best& best() { return best_; }
 
  private:
   Result<std::string> Agree(int64_t step, train::Trainer* trainer);
   Result<std::string> FromStorage() const;
-  Status Write(int64_t step, train::Trainer& trainer);
+  Status Write(train::Trainer& trainer);
   Status Publish();
   Status Fetch();
 
   const config::Config& config_;
   base::RankContext& rank_;
+  const int32_t ranks_;
   const std::string resume_;
   Best best_;
   bool survives_ = false, again_ = false;
   kit::UniqueFd file_;  // the checkpoint, until all have read it
   int64_t step_ = -1;   // of it
-  int64_t parts_ = 0;   // of it, in the store
+  checkpoint::CheckpointInfo info_;
+  int64_t parts_ = 0;  // of it, in the store
 };
 
 }  // namespace engine::run
