@@ -86,6 +86,7 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   EXPECT_TRUE(hand.loop.HeadDone());
   EXPECT_FALSE(hand.loop.TailDone());
   EXPECT_EQ(hand.loop.SpanOf(2).begin_ns, 1);
+  EXPECT_EQ(hand.loop.LastUpdated().step, 0u) << "its transfer is under way";
 
   hand.log.clear();
   hand.loop.BeginStep(2, hand.now);
@@ -93,9 +94,12 @@ TEST(StepLoopTest, TheHeadOfAStepMayEndBeforeItsTail) {
   ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::HeadDone, hand).ok());
   EXPECT_THAT(hand.log, ElementsAre("update", "forward", "statistics", "backward", "transfer"));
   EXPECT_EQ(hand.loop.StepOf(hand.graph.tasks[3]), 2u);
+  EXPECT_EQ(hand.loop.LastUpdated().step, 1u);
+  EXPECT_EQ(hand.loop.LastUpdated().begun, 2u);
   hand.loop.BeginFlush();
   ASSERT_TRUE(hand.loop.Drive(&exec::StepLoop::TailDone, hand).ok());
   EXPECT_EQ(hand.log.back(), "update");
+  EXPECT_EQ(hand.loop.LastUpdated().step, 2u);
   EXPECT_THAT(hand.tail_steps, ElementsAre(1, 2)) << "of the step before, while a step runs";
 }
 

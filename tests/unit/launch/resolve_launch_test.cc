@@ -245,7 +245,6 @@ TEST(ResolveLaunch, WrongFlags) {
       {{.key_file = "key", .insecure = true}, kTorchrun, "drop one of them"},
       {{.restarts = 1}, {}, "add -n N"},
       {{.world_size = 2, .threads = true, .restarts = 1}, {}, "--threads makes threads"},
-      {{.restarts = 1}, kTorchrun, "drop --restarts"},
       {{.servers = 1, .serve_at = "n0:1"}, kTorchrun, "drop --serve-at"},
   });
 }

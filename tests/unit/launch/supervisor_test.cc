@@ -7,6 +7,10 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <future>
+#include <optional>
+#include <utility>
+
 #include "tests/support/expect_status.h"
 #include "tests/unit/launch/socket_run.h"
 
@@ -94,6 +98,75 @@ TEST_F(TwoRanks, ALostServerRaisesTheAbort) {
   run_.Finish();
   EXPECT_THAT(Await(a_.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("the server")));
   EXPECT_TRUE(a_.client.lost());
+}
+
+// Three ranks that begin again after a loss.
+struct Regrouping {
+  explicit Regrouping(int replacements, int min_ranks = 0)
+      : run(Settings(replacements, min_ranks)) {
+    run.Start();
+    for (SocketRank* rank : {&a, &b, &*c}) EXPECT_THAT(rank->Join(), IsOk());
+    EXPECT_THAT(a.client.Set(kRegroupKey, ""), IsOk());
+    EXPECT_THAT(a.client.Set("of", "the first time"), IsOk());
+  }
+  static Supervisor::Settings Settings(int replacements, int min_ranks) {
+    Supervisor::Settings settings = SocketRun::SettingsOf({3, 0, true}, kLongMs);
+    settings.replace = [left = replacements](int) mutable {
+      return left-- > 0 ? "another comes" : "";
+    };
+    settings.replaced_from_elsewhere = true;
+    settings.min_ranks = min_ranks;
+    return settings;
+  }
+  Status Rejoin(SocketRank& rank) {
+    return rank.client.Rejoin(Await(rank.abort), base::DeadlineIn(kLongMs));
+  }
+
+  SocketRun run;
+  kit::UniqueFd spare = run.Connect();
+  SocketRank a{run.Connect(), 0, 3}, b{run.Connect(), 1, 3};
+  std::optional<SocketRank> c{std::in_place, run.Connect(), 2, 3};
+};
+
+TEST(Supervisor, ALostRankIsReplacedAndAllBeginAgain) {
+  Regrouping three(/*replacements=*/1);
+  three.c.reset();
+  EXPECT_THAT(Await(three.a.abort), FailsWith(StatusCode::kPeerLost, HasSubstr("rank 2 failed")));
+  // What it says of the loss meanwhile ends nothing.
+  three.b.client.Report(Status::Error(StatusCode::kPeerLost, "rank 2 is gone"));
+  auto other = std::async([&] { return three.Rejoin(three.b); });
+  three.run.Notices(1);
+  SocketRank again(std::move(three.spare), 2, 3);
+  EXPECT_THAT(three.Rejoin(three.a), IsOk());
+  EXPECT_THAT(other.get(), IsOk());
+  EXPECT_THAT(again.Join(), IsOk());
+  EXPECT_FALSE(three.a.abort.raised());
+  EXPECT_FALSE(*three.a.client.Has("of")) << "the store keeps what the lost ones have said";
+  EXPECT_TRUE(*again.client.Has(kRegroupedKey));
+  EXPECT_TRUE(three.a.client.left().empty());
+}
+
+TEST(Supervisor, TheRestHasNewNumbersWhereNobodyComes) {
+  Regrouping three(/*replacements=*/0, /*min_ranks=*/2);
+  three.c.reset();
+  auto other = std::async([&] { return three.Rejoin(three.b); });
+  EXPECT_THAT(three.Rejoin(three.a), IsOk());
+  EXPECT_THAT(other.get(), IsOk());
+  EXPECT_THAT(three.b.client.left(), testing::ElementsAre(0, 1));
+}
+
+TEST(Supervisor, ALossThatNobodyReplacesEndsTheRun) {
+  Regrouping three(/*replacements=*/0);
+  three.c.reset();
+  EXPECT_THAT(three.Rejoin(three.a), FailsWith(StatusCode::kPeerLost, HasSubstr("rank 2")));
+  EXPECT_EQ(three.run.Finish().Outcome().status.rank(), 2);
+}
+
+// Another failure than of who was lost.
+TEST(Supervisor, AFailureOfItsOwnEndsARunThatSurvivesLosses) {
+  Regrouping three(/*replacements=*/1);
+  three.b.client.Report(Status::Error(StatusCode::kConfig, "diverged"));
+  EXPECT_THAT(three.Rejoin(three.a), FailsWith(StatusCode::kAborted, HasSubstr("diverged")));
 }
 
 TEST(Supervisor, ARankThatSendsInvalidDataIsLost) {

@@ -1,0 +1,100 @@
+// Runs whose ranks update and that survive the loss of one, as processes.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/system/cli/cli_test.h"
+
+namespace engine::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Survival : public CliTest {
+ protected:
+  // The losses that the steps of a run wrote last.
+  std::map<int64_t, double> Losses(const char* name) const {
+    std::map<int64_t, double> losses;
+    std::istringstream lines(Read(name));
+    for (std::string line; std::getline(lines, line);) {
+      const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!event.is_discarded() && event["event"] == "step") losses[event["step"]] = event["loss"];
+    }
+    return losses;
+  }
+  // Of a run in which nobody is lost, and of one in which ranks 0, 1, ... are killed in turn.
+  void Train(const std::string& words, int kills) {
+    const std::string all =
+        "run run.pbtxt --set train.steps=120 --set model.mlp.hidden=384,384 --set "
+        "sgd.momentum=0.9 " +
+        words;
+    Output(Run(all + " -q --set output.metrics=whole.jsonl"));
+    auto process = Start(all + " --set output.metrics=run.jsonl");
+    for (int kill_index = 0; kill_index < kills; ++kill_index) {
+      AwaitSteps(StepsWritten() + 5);
+      const std::vector<int> ranks = process->Children();
+      kill(ranks.at(kill_index % ranks.size()), SIGKILL);
+    }
+    outcome_ = process->Wait();
+    EXPECT_EQ(outcome_.exit_code, 0) << outcome_.err;
+  }
+  double LargestDifference() const {
+    const std::map<int64_t, double> whole = Losses("whole.jsonl"), lossy = Losses("run.jsonl");
+    EXPECT_EQ(whole.size(), 120u);
+    EXPECT_GE(lossy.size() + 4, whole.size());  // one that rank 0 had not told when it was killed
+    double largest = 0;
+    for (const auto& [step, loss] : lossy)
+      largest = std::max(largest, std::abs(loss - whole.at(step)));
+    return largest;
+  }
+
+  Outcome outcome_;
+};
+
+TEST_F(Survival, RanksThatAreStartedAgainGoOnToTheBit) {
+  Train("-n 3 --restarts 3", 3);
+  EXPECT_EQ(LargestDifference(), 0);
+  EXPECT_THAT(outcome_.err,
+              AllOf(HasSubstr("started again (3 of 3)"), HasSubstr("all ranks go on")));
+}
+
+TEST_F(Survival, FewerRanksKeepTheBatch) {
+  Train("-n 3 --min-ranks 2", 1);
+  EXPECT_LT(LargestDifference(), 1e-5);
+  EXPECT_THAT(outcome_.err, HasSubstr("rank 0: its process (pid "));
+  EXPECT_THAT(outcome_.err, HasSubstr("the run goes on with 2 ranks"));
+}
+
+TEST_F(Survival, TheFirstLossBeyondTheRestartsEndsTheRun) {
+  auto process = StartLongRun("-n 2 --restarts 1");
+  kill(process->Children()[1], SIGKILL);
+  AwaitSteps(StepsWritten() + 5);
+  kill(process->Children()[1], SIGKILL);
+  const Outcome outcome = process->Wait();
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("started again (1 of 1)"), HasSubstr("rank 1: its process")));
+}
+
+// Parts of the states are lost with it.
+TEST_F(Survival, ShardedStatesComeFromTheCheckpoint) {
+  auto process = StartLongRun(
+      "-n 2 --restarts 1 --set train.shard_optimizer=true --set "
+      "output.checkpoint=model.safetensors "
+      "--set train.checkpoint_every=10");
+  AwaitSteps(StepsWritten() + 15);
+  kill(process->Children()[0], SIGKILL);
+  AwaitSteps(StepsWritten() + 15);
+  kill(-process->pid(), SIGINT);
+  const Outcome outcome = process->Wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("all go back to model.safetensors"));
+}
+
+}  // namespace
+}  // namespace engine::testing
