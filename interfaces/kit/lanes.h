@@ -4,7 +4,8 @@
 //
 // A waiter that has no callback and waits for the timeout of the transfer at least runs the head of
 // the queue itself, instead of two threads waking each other, if that is small: it stays until the
-// transfer ends, and a large one may move for much longer than the wait.
+// transfer ends, and a large one may move for much longer than the wait. So Submit wakes nobody: that
+// does who polls, waits otherwise, or wants to be called back, and the watch at its next look.
 // One more thread ends what is late, and tells and asks the other ranks (kit/progress.h). The store
 // may keep it waiting: one that answers nobody ends the run itself, with Communicator::Abort.
 #pragma once
@@ -94,6 +95,7 @@ class Lanes::LaneWork final : public PooledWork {
 
  private:
   void Help(Clock::time_point give_up) noexcept override;
+  void Want() noexcept override;
 };
 
 class Lanes::Lane {
@@ -121,7 +123,11 @@ class Lanes::Lane {
     const std::lock_guard lock(mutex_);
     (head_ ? tail_->next : head_) = work;
     tail_ = work;
-    if (!running_) changed_.notify_one();
+  }
+
+  void Wake() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (head_ && !running_) changed_.notify_one();
   }
 
   // Runs `work` on this thread if it is the next one and not under way.
@@ -210,9 +216,14 @@ inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
   // A callback belongs on a thread of the communicator.
   const bool small = SizeBytes(transfer()) <= kHelpBytes;
   if (small && give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
+  if (!terminal()) lane->Wake();
   if (lane->spin.count() == 0) return;
   const Clock::time_point end = std::min(give_up, Clock::now() + lane->spin);
   while (!terminal() && Clock::now() < end) Pause();
+}
+
+inline void Lanes::LaneWork::Want() noexcept {
+  lane->Wake();
 }
 
 inline Lanes::Lanes(const char* name, Transports transports, std::chrono::microseconds spin,
@@ -263,6 +274,7 @@ inline Clock::time_point Lanes::Look(Clock::time_point now) noexcept {
   Clock::time_point next = Clock::time_point::max();
   bool takes_long = false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i]->Wake();
     const Oldest oldest = lanes_[i]->oldest();
     places_[i] = oldest.place;
     if (oldest.due == Clock::time_point::max()) continue;

@@ -1,5 +1,7 @@
 #include "collectives.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <climits>
@@ -27,6 +29,24 @@ void Copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
+// Whether the cores on which the ranks of this host may run are as many as those ranks, however a
+// launcher has bound them. Collective.
+bool HasCore(Library& library, MPI_Comm comm) noexcept {
+  cpu_set_t own, all;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof(own), &own);
+  int ranks = 0;
+  const int error = library.Call([&] {
+    MPI_Comm host = MPI_COMM_NULL;
+    const int failed = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    if (failed != MPI_SUCCESS) return failed;
+    MPI_Comm_size(host, &ranks);
+    MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, host);
+    return MPI_Comm_free(&host);
+  });
+  return error == MPI_SUCCESS && CPU_COUNT(&all) >= ranks;
+}
+
 bool Reduces(const Transfer& transfer) noexcept {
   return transfer.kind == TransferKind::kAllReduce || transfer.kind == TransferKind::kReduceScatter;
 }
@@ -44,7 +64,7 @@ Collectives::Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks,
       message_bytes_(
           std::max<size_t>(std::min(message_bytes, kMostStaged / size_) & ~size_t{63}, 64)),
       opening_bytes_(std::min(kMostInOpening, kMostInAllOpening / size_)),
-      has_core_(static_cast<int>(std::thread::hardware_concurrency()) >= ranks.local_world_size),
+      has_core_(HasCore(library, comm)),
       progress_(progress),
       memory_(std::make_unique<Memory>(broken_)) {
   memory_->aborts.resize(size_, MPI_REQUEST_NULL);

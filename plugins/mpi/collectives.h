@@ -37,7 +37,7 @@ namespace engine::mpi {
 class Collectives final : public kit::Transport {
  public:
   // Takes over `comm`, whose ranks are those of `ranks`. Borrows the rest. `message_bytes`: of a
-  // chunk that go to one rank, at most.
+  // chunk that go to one rank, at most. Collective.
   Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks, size_t message_bytes,
               kit::Progress& progress);
   ~Collectives() override;
