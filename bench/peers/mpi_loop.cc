@@ -1,7 +1,9 @@
 // A contender that calls MPI as osu_allreduce does: MPI_Allreduce, on the thread and with the buffers of the caller.
-//   ninja mpi_loop; mpirun -n 2 --bind-to core engine bench collectives --a mpi --b ./libmpi_loop.so
+//   ninja mpi_loop; mpirun -n 2 --bind-to core engine bench collectives --a mpi --b ./libengine_mpi_loop.so
 // It is no communicator to train with: nothing ends a call for which other ranks have not come.
 #include <mpi.h>
+
+#include <memory>
 
 #include "engine/plugin.h"
 #include "kit/communicator.h"
@@ -47,7 +49,7 @@ StatusValue Create(Host& host, const Options&, Object** out) noexcept {
     int is_started = 0;
     MPI_Initialized(&is_started);
     if (is_started != 0) return std::make_unique<MpiLoop>();
-    return Status::Error(StatusCode::kConfig, "A starts MPI: '--a mpi --b libmpi_loop.so'");
+    return Status::Error(StatusCode::kConfig, "A starts MPI: '--a mpi --b libengine_mpi_loop.so'");
   });
 }
 
