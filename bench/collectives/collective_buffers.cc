@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "kit/float16.h"
 
@@ -47,8 +48,26 @@ CollectiveCase CaseOfSize(TransferKind kind, int64_t bytes, int ranks, bool in_p
   return {kind, std::max<int64_t>(1, bytes / element / shares), in_place, dtype};
 }
 
-CollectiveBuffers::CollectiveBuffers(const CollectiveCase& c, const RankInfo& info)
-    : case_(c), info_(info), bytes_(static_cast<int64_t>(SizeOf(c.dtype))) {
+void* BufferMemory::do_allocate(size_t bytes, size_t alignment) {
+  if (lent_ == nullptr) return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  void* data = nullptr;
+  if (!lent_->Allocate(bytes, &data).ok()) throw std::bad_alloc();
+  return data;
+}
+
+void BufferMemory::do_deallocate(void* data, size_t bytes, size_t alignment) {
+  if (lent_ != nullptr) return lent_->Free(data);
+  std::pmr::new_delete_resource()->deallocate(data, bytes, alignment);
+}
+
+CollectiveBuffers::CollectiveBuffers(const CollectiveCase& c, const RankInfo& info,
+                                     SharedMemory* lent)
+    : case_(c),
+      info_(info),
+      bytes_(static_cast<int64_t>(SizeOf(c.dtype))),
+      memory_(lent),
+      send_(&memory_),
+      recv_(&memory_) {
   for (int64_t i = 0; i < kPeriod; ++i) {
     float& sum = sums_.emplace_back(0.0f);
     for (int rank = 0; rank < info.world_size; ++rank) sum += Input(rank, i);

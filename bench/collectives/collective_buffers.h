@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/ext/shared_memory.h"
 #include "engine/host.h"
 #include "engine/tensor.h"
 
@@ -28,11 +30,24 @@ int64_t SizeBytes(const CollectiveCase& c, int ranks);
 CollectiveCase CaseOfSize(TransferKind kind, int64_t bytes, int ranks, bool in_place,
                           DType dtype = DType::kFloat32);
 
+// Memory that a communicator lends, as runs have it for gradients; else memory of this process.
+class BufferMemory final : public std::pmr::memory_resource {
+ public:
+  explicit BufferMemory(SharedMemory* lent) : lent_(lent) {}  // borrowed, or null
+
+ private:
+  void* do_allocate(size_t bytes, size_t alignment) override;
+  void do_deallocate(void* data, size_t bytes, size_t alignment) override;
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  SharedMemory* const lent_;
+};
+
 // One rank's. Elements are whole numbers that encode rank and index with a prime period, so that
 // neither a missing rank nor a swapped chunk goes unnoticed.
 class CollectiveBuffers {
  public:
-  CollectiveBuffers(const CollectiveCase& c, const RankInfo& info);
+  CollectiveBuffers(const CollectiveCase& c, const RankInfo& info, SharedMemory* lent = nullptr);
 
   // The input, and in the output something else.
   void Fill();
@@ -51,9 +66,10 @@ class CollectiveBuffers {
 
   const CollectiveCase case_;
   const RankInfo info_;
-  const int64_t bytes_;                 // of one element
-  std::vector<float> sums_;             // over ranks, of one period
-  std::vector<std::byte> send_, recv_;  // in place: one of them holds both, the other is empty
+  const int64_t bytes_;      // of one element
+  std::vector<float> sums_;  // over ranks, of one period
+  BufferMemory memory_;
+  std::pmr::vector<std::byte> send_, recv_;  // in place: one of them holds both, the other is empty
   std::byte* send_data_ = nullptr;
   std::byte* recv_data_ = nullptr;
 };

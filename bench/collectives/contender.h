@@ -7,6 +7,7 @@
 
 #include "core/plugin/plugin_host.h"
 #include "core/plugin/plugin_set.h"
+#include "engine/ext/shared_memory.h"
 
 namespace engine::bench {
 
@@ -35,6 +36,10 @@ class LiveContender {
   ~LiveContender();
 
   const CommunicatorTraits& traits() const { return traits_; }
+  // That it lends for buffers in host memory, or null.
+  SharedMemory* memory() const {
+    return traits_.device_memory != 0 ? nullptr : Query<SharedMemory>(*communicator_);
+  }
   // Submits the transfer and waits for it.
   Status Run(Transfer transfer);
 

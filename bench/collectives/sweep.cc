@@ -161,8 +161,8 @@ Status Sweep::TakeTurn(size_t contender, base::RankContext& rank, const std::vec
     for (const int placement : {kOutOfPlace, kInPlace}) {
       Figures& of_case = figures[i][static_cast<size_t>(placement)];
       if (!Asked(placement) || of_case.timing.wrong > 0) continue;
-      buffers.push_back(
-          std::make_unique<CollectiveBuffers>(CaseOf(sizes[i], placement), rank.info));
+      buffers.push_back(std::make_unique<CollectiveBuffers>(CaseOf(sizes[i], placement), rank.info,
+                                                            live->memory()));
       Bout bout{*live, *buffers.back(), of_case, rendezvous, rank.info.world_size, ++key};
       ENGINE_RETURN_IF_ERROR(TakeSize(bout));
     }

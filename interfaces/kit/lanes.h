@@ -4,7 +4,8 @@
 //
 // A waiter that has no callback and waits for the timeout of the transfer at least runs the head of
 // the queue itself, instead of two threads waking each other, if that is small: it stays until the
-// transfer ends, and a large one may move for much longer than the wait.
+// transfer ends, and a large one may move for much longer than the wait. The lane's thread leaves it
+// Lanes::kGrace for that, unless somebody wants the transfer who does not run it (PooledWork::Want).
 // One more thread ends what is late, and tells and asks the other ranks (kit/progress.h). The store
 // may keep it waiting: one that answers nobody ends the run itself, with Communicator::Abort.
 #pragma once
@@ -52,6 +53,8 @@ inline void CopyOwn(const Transfer& transfer) noexcept {
 
 class Lanes {
  public:
+  static constexpr std::chrono::microseconds kGrace{100};
+
   // A lane for each transport; without any, in a world of one, transfers are copies. The last two
   // are borrowed; the failure's Stop must not use this object. Threads are called <name>_io_<lane>
   // and <name>_watch. `spin`: how long a waiter looks for the end before it sleeps; 0 where cores
@@ -94,6 +97,7 @@ class Lanes::LaneWork final : public PooledWork {
 
  private:
   void Help(Clock::time_point give_up) noexcept override;
+  void Want() noexcept override;
 };
 
 class Lanes::Lane {
@@ -121,6 +125,14 @@ class Lanes::Lane {
     const std::lock_guard lock(mutex_);
     (head_ ? tail_->next : head_) = work;
     tail_ = work;
+    if (!running_ && !waits_) changed_.notify_one();
+  }
+
+  // The thread runs the queue at once.
+  void Want() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (head_ == nullptr) return;
+    wanted_ = true;
     if (!running_) changed_.notify_one();
   }
 
@@ -151,7 +163,11 @@ class Lanes::Lane {
     while (true) {
       changed_.wait(lock, [this] { return (head_ && !running_) || (stop_ && !head_); });
       if (!head_) return;
-      RunHead(lock);
+      const uint64_t begun = begun_;
+      waits_ = true;
+      changed_.wait_for(lock, kGrace, [this] { return wanted_ || stop_; });
+      waits_ = false;
+      if (head_ && !running_ && (begun == begun_ || wanted_)) RunHead(lock);
     }
   }
 
@@ -176,6 +192,7 @@ class Lanes::Lane {
     lock.lock();
     head_ = work->next;
     running_ = false;
+    wanted_ = wanted_ && head_;
     if (head_) changed_.notify_one();  // this thread may be a waiter's, or be busy with a callback
     lock.unlock();
     work->Complete(std::move(status));
@@ -188,9 +205,11 @@ class Lanes::Lane {
   Progress& progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  PooledWork* head_ = nullptr;  // these seven guarded by mutex_
+  PooledWork* head_ = nullptr;  // these nine guarded by mutex_
   PooledWork* tail_ = nullptr;
   bool running_ = false;  // the head is under way
+  bool wanted_ = false;   // something in the queue is
+  bool waits_ = false;    // the thread, for somebody else to run the head
   uint64_t begun_ = 0;    // so far, and when the last one
   Clock::time_point begun_at_;
   int inside_ = 0;  // threads in RunHead
@@ -210,9 +229,14 @@ inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
   // A callback belongs on a thread of the communicator.
   const bool small = SizeBytes(transfer()) <= kHelpBytes;
   if (small && give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
+  if (!terminal()) Want();
   if (lane->spin.count() == 0) return;
   const Clock::time_point end = std::min(give_up, Clock::now() + lane->spin);
   while (!terminal() && Clock::now() < end) Pause();
+}
+
+inline void Lanes::LaneWork::Want() noexcept {
+  lane->Want();
 }
 
 inline Lanes::Lanes(const char* name, Transports transports, std::chrono::microseconds spin,

@@ -1,7 +1,10 @@
 #include "collectives.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <thread>
 
@@ -12,10 +15,10 @@ namespace {
 
 constexpr int kAbortTag = 1;
 constexpr size_t kId = sizeof(kit::TransferId);
-constexpr size_t kMostStaged = 4 << 20;  // bytes of all messages of a chunk
-// Data of a rank, and of all, in an all-reduce that is an all-gather: one step and not two, where
-// bytes cost less than steps. With its id a message fits into what MPI libraries send unasked.
-constexpr size_t kMostGathered = 2016, kMostGatheredInAll = 64 << 10;
+constexpr size_t kMostStaged = 4 << 20;  // bytes of all slices of a chunk
+// Data of a rank, and of all, in an opening: one step and not three, where bytes cost less than
+// steps. With its id a message fits into what MPI libraries send unasked.
+constexpr size_t kMostInOpening = 2016, kMostInAllOpening = 64 << 10;
 constexpr int kLooks = 16;  // at a request, before anything else is looked at
 // A thread spins, then yields, then sleeps. Ranks that have all come to a transfer are at work; until
 // then they may compute.
@@ -23,12 +26,34 @@ constexpr std::chrono::microseconds kSpinTime(50), kYieldTime(1000), kSleep(50);
 constexpr std::chrono::milliseconds kAbortTime(200);
 
 void Copy(void* to, const void* from, size_t bytes) noexcept {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+// Whether the cores on which the ranks of this host may run are as many as those ranks, however a
+// launcher has bound them. Collective.
+bool HasCore(Library& library, MPI_Comm comm) noexcept {
+  cpu_set_t own, all;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof(own), &own);
+  int ranks = 0;
+  const int error = library.Call([&] {
+    MPI_Comm host = MPI_COMM_NULL;
+    const int failed = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    if (failed != MPI_SUCCESS) return failed;
+    MPI_Comm_size(host, &ranks);
+    MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, host);
+    return MPI_Comm_free(&host);
+  });
+  return error == MPI_SUCCESS && CPU_COUNT(&all) >= ranks;
+}
+
+bool Reduces(const Transfer& transfer) noexcept {
+  return transfer.kind == TransferKind::kAllReduce || transfer.kind == TransferKind::kReduceScatter;
 }
 
 }  // namespace
 
-// Spinning helps only who has a core to itself.
+// Spinning helps only who has a core to itself. Slices are multiples of a cache line.
 Collectives::Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks,
                          size_t message_bytes, kit::Progress& progress)
     : library_(library),
@@ -38,15 +63,19 @@ Collectives::Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks,
       size_(static_cast<size_t>(ranks.world_size)),
       message_bytes_(
           std::max<size_t>(std::min(message_bytes, kMostStaged / size_) & ~size_t{63}, 64)),
-      has_core_(static_cast<int>(std::thread::hardware_concurrency()) >= ranks.local_world_size),
+      opening_bytes_(std::min(kMostInOpening, kMostInAllOpening / size_)),
+      has_core_(HasCore(library, comm)),
       progress_(progress),
-      memory_(std::make_unique<Memory>()) {
+      memory_(std::make_unique<Memory>(broken_)) {
   memory_->aborts.resize(size_, MPI_REQUEST_NULL);
+  memory_->opening.resize(size_ * (kId + opening_bytes_));
   for (Chunk& chunk : memory_->chunks) {
-    chunk.sent.resize(size_ * (kId + message_bytes_));
-    chunk.received.resize(chunk.sent.size());
-    chunk.counts.resize(size_);
-    chunk.starts.resize(size_);
+    chunk.copies.resize(size_ * message_bytes_);
+    chunk.received.resize(size_ * message_bytes_);
+    for (std::vector<int>* of_ranks :
+         {&chunk.counts, &chunk.starts, &chunk.counts_received, &chunk.starts_received}) {
+      of_ranks->resize(size_);
+    }
   }
 }
 
@@ -72,128 +101,182 @@ Status Collectives::Run(kit::PooledWork& work) noexcept {
 // Two chunks are under way: the first half of one beside the second half of the one before. All
 // ranks start their collectives in this order.
 Status Collectives::Move(const Transfer& transfer) noexcept {
+  const size_t size = kit::SizeBytes(transfer), of_all = size * size_;
+  const size_t sent = transfer.kind == TransferKind::kReduceScatter ? of_all : size;
+  ENGINE_RETURN_IF_ERROR(Open(transfer, sent));
+  if (sent <= opening_bytes_) {
+    ENGINE_RETURN_IF_ERROR(AwaitOpening(transfer));
+    TakeFromOpening(transfer);
+    return {};
+  }
+  // The places of slices in whole buffers have to fit into an int.
+  const size_t received = transfer.kind == TransferKind::kAllGather ? of_all : size;
+  reads_ = memory_->arenas.Holds(transfer.send, sent) && (sent == size || sent <= INT_MAX);
+  writes_ =
+      memory_->arenas.Holds(transfer.recv, received) && (received == size || received <= INT_MAX);
+
   auto& chunks = memory_->chunks;
-  Shape(transfer, 0, chunks[0]);
-  ENGINE_RETURN_IF_ERROR(Start(transfer, chunks[0]));
+  ENGINE_RETURN_IF_ERROR(Start(transfer, 0, chunks[0]));
+  ENGINE_RETURN_IF_ERROR(AwaitOpening(transfer));
   for (size_t number = 0;; ++number) {
     Chunk &chunk = chunks[number % 2], &next = chunks[(number + 1) % 2];
     const size_t end = chunk.first + chunk.size;
-    const bool is_last = end == kit::SizeBytes(transfer);
-    if (!is_last) {
-      Shape(transfer, end, next);
-      ENGINE_RETURN_IF_ERROR(Start(transfer, next));
-    }
-    ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, number > 0));
+    if (end < size) ENGINE_RETURN_IF_ERROR(Start(transfer, end, next));
+    ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, true));
     ENGINE_RETURN_IF_ERROR(Finish(transfer, chunk));
-    progress_.Moved(chunk.stride * size_);
-    if (is_last) return {};
+    progress_.Moved(chunk.slice * size_);
+    if (end == size) return {};
   }
 }
 
-// Slices are multiples of the largest element.
-void Collectives::Shape(const Transfer& transfer, size_t first, Chunk& chunk) const noexcept {
-  const size_t size = kit::SizeBytes(transfer);
-  const bool reduces_all = transfer.kind == TransferKind::kAllReduce;
-  const size_t gathers = std::min({kMostGathered, kMostGatheredInAll / size_, message_bytes_});
-  chunk.way = Way::kExchange;
-  if (transfer.kind == TransferKind::kBroadcast) chunk.way = Way::kBroadcast;
-  if (transfer.kind == TransferKind::kAllGather || size <= (reduces_all ? gathers : 0)) {
-    chunk.way = Way::kGather;
-  }
-  const bool is_whole = reduces_all || transfer.kind == TransferKind::kBroadcast;
-  chunk.first = first;
-  chunk.size = std::min(size - first, message_bytes_ * (is_whole ? size_ : 1));
-  chunk.cut = reduces_all && chunk.way == Way::kExchange;
-  chunk.slice = chunk.cut ? ((chunk.size + size_ - 1) / size_ + 3) & ~size_t{3} : chunk.size;
-  chunk.part = chunk.cut ? chunk.slice : size;
-  chunk.stride = kId + chunk.slice;
-}
+// ---- The opening.
 
-size_t Collectives::Chunk::SliceOf(size_t rank) const noexcept {
-  return cut ? std::min(slice, size - std::min(rank * slice, size)) : slice;
-}
-
-// What a rank would send to itself stays in its buffer.
-Status Collectives::Start(const Transfer& transfer, Chunk& chunk) noexcept {
+Status Collectives::Open(const Transfer& transfer, size_t sent) noexcept {
+  const size_t data = sent <= opening_bytes_ ? sent : 0;
+  stride_ = kId + data;
+  std::byte* const messages = memory_->opening.data();
   const kit::TransferId id = kit::IdOf(transfer);
-  const auto* const from = static_cast<const std::byte*>(transfer.send) + chunk.first;
-  const auto write = [&](std::byte* message, size_t at, size_t size) {
-    std::memcpy(message, &id, kId);
-    Copy(message + kId, from + at, size);
-  };
-  std::byte *const sent = chunk.sent.data(), *const received = chunk.received.data();
-  for (size_t rank = 0; rank < size_; ++rank) {
-    chunk.starts[rank] = static_cast<int>(rank * chunk.stride);
-    chunk.counts[rank] = rank == rank_ ? 0 : static_cast<int>(chunk.stride);
-    if (chunk.way != Way::kExchange || rank == rank_) continue;
-    write(sent + rank * chunk.stride, rank * chunk.part, chunk.SliceOf(rank));
-  }
-  if (chunk.way == Way::kGather) write(received + rank_ * chunk.stride, 0, chunk.size);
-  const bool is_root = transfer.root == ranks_.rank;
-  if (chunk.way == Way::kBroadcast && is_root) write(received, 0, chunk.size);
-  const int bytes = static_cast<int>(chunk.stride);
-  const int *const counts = chunk.counts.data(), *const starts = chunk.starts.data();
+  std::memcpy(messages + rank_ * stride_, &id, kId);
+  if (transfer.send != nullptr) Copy(messages + rank_ * stride_ + kId, transfer.send, data);
   return StatusOf(library_.Call([&] {
-    if (chunk.way == Way::kGather) {
-      return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, received, bytes, MPI_BYTE, comm_,
-                            &chunk.request);
-    }
-    if (chunk.way == Way::kBroadcast) {
-      return MPI_Ibcast(received, bytes, MPI_BYTE, transfer.root, comm_, &chunk.request);
-    }
-    return MPI_Ialltoallv(sent, counts, starts, MPI_BYTE, received, counts, starts, MPI_BYTE, comm_,
-                          &chunk.request);
+    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, messages, static_cast<int>(stride_), MPI_BYTE,
+                          comm_, &memory_->opened);
   }));
 }
 
-Status Collectives::Finish(const Transfer& transfer, Chunk& chunk) noexcept {
-  ENGINE_RETURN_IF_ERROR(CheckIds(transfer, chunk));
-  if (chunk.size == 0 || transfer.recv == nullptr) return {};
-  std::byte *const sent = chunk.sent.data(), *const received = chunk.received.data();
-  auto* const to = static_cast<std::byte*>(transfer.recv) + chunk.first;
-  const auto* const from = static_cast<const std::byte*>(transfer.send) + chunk.first;
-  if (chunk.way == Way::kBroadcast) {
-    if (transfer.root != ranks_.rank || from != to) Copy(to, received + kId, chunk.size);
-  } else if (transfer.kind == TransferKind::kAllGather) {
-    Unpack(chunk, received, to);
-  } else if (!chunk.cut) {
-    const size_t own = chunk.way == Way::kGather ? 0 : rank_ * chunk.part;
-    Reduce(transfer, chunk, from + own, to, chunk.size);
-  } else {
-    // The slices sent have arrived, since the all-to-all is done: their place is free for sums.
-    std::byte* const sum = sent + rank_ * chunk.stride + kId;
-    Reduce(transfer, chunk, from + rank_ * chunk.part, sum, chunk.SliceOf(rank_));
-    const int bytes = static_cast<int>(chunk.stride);
-    ENGINE_RETURN_IF_ERROR(StatusOf(library_.Call([&] {
-      return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, sent, bytes, MPI_BYTE, comm_,
-                            &chunk.request);
-    })));
-    ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, true));
-    Unpack(chunk, sent, to);
-  }
-  return {};
-}
-
-// Of a broadcast there is the root's id alone.
-Status Collectives::CheckIds(const Transfer& transfer, const Chunk& chunk) const noexcept {
-  const bool one = chunk.way == Way::kBroadcast;
+Status Collectives::AwaitOpening(const Transfer& transfer) noexcept {
+  ENGINE_RETURN_IF_ERROR(Wait(&memory_->opened, false));
   const kit::TransferId own = kit::IdOf(transfer);
   for (int32_t rank = 0; rank < ranks_.world_size; ++rank) {
-    if (rank == ranks_.rank || (one && rank != transfer.root)) continue;
     kit::TransferId theirs;
-    const size_t at = one ? 0 : static_cast<size_t>(rank) * chunk.stride;
-    std::memcpy(&theirs, chunk.received.data() + at, kId);
+    std::memcpy(&theirs, memory_->opening.data() + static_cast<size_t>(rank) * stride_, kId);
     if (!Agree(own, theirs)) return Disagreement(own, theirs, rank);
   }
+  progress_.Moved(stride_ * size_);
   return {};
 }
 
-void Collectives::Reduce(const Transfer& transfer, const Chunk& chunk, const std::byte* own,
-                         std::byte* out, size_t size) const noexcept {
+void Collectives::TakeFromOpening(const Transfer& transfer) const noexcept {
+  const size_t size = kit::SizeBytes(transfer);
+  auto* const to = static_cast<std::byte*>(transfer.recv);
+  if (size == 0 || to == nullptr) return;
+  const std::byte* const data = memory_->opening.data() + kId;
+  if (Reduces(transfer)) {
+    const bool scatters = transfer.kind == TransferKind::kReduceScatter;
+    const std::byte* const slices = data + (scatters ? rank_ * size : 0);
+    Reduce(transfer, slices + rank_ * stride_, slices, stride_, to, size);
+  } else if (transfer.kind == TransferKind::kBroadcast) {
+    Copy(to, data + static_cast<size_t>(transfer.root) * stride_, size);
+  } else {
+    for (size_t rank = 0; rank < size_; ++rank) Copy(to + rank * size, data + rank * stride_, size);
+  }
+}
+
+// ---- Chunks.
+
+size_t Collectives::Chunk::SliceOf(size_t rank) const noexcept {
+  return is_cut ? std::min(slice, size - std::min(rank * slice, size)) : slice;
+}
+
+Status Collectives::Start(const Transfer& transfer, size_t first, Chunk& chunk) noexcept {
+  const size_t size = kit::SizeBytes(transfer);
+  const bool is_broadcast = transfer.kind == TransferKind::kBroadcast;
+  chunk.is_cut = transfer.kind == TransferKind::kAllReduce;
+  chunk.first = first;
+  chunk.size = std::min(size - first, message_bytes_ * (chunk.is_cut || is_broadcast ? size_ : 1));
+  chunk.slice = chunk.is_cut ? ((chunk.size + size_ - 1) / size_ + 63) & ~size_t{63} : chunk.size;
+  if (Reduces(transfer)) return Exchange(transfer, chunk);
+
+  const auto* const from = static_cast<const std::byte*>(transfer.send) + first;
+  auto* const to = static_cast<std::byte*>(transfer.recv) + first;
+  std::byte* slices = writes_ ? to : chunk.copies.data();
+  if (!is_broadcast) {
+    const size_t step = writes_ ? size : chunk.slice;
+    Copy(slices + rank_ * step, from, chunk.size);
+    return Gather(chunk, slices, step);
+  }
+  if (transfer.root == ranks_.rank) {
+    slices = reads_ ? const_cast<std::byte*>(from) : chunk.copies.data();
+    Copy(slices, from, chunk.size);
+  }
+  return StatusOf(library_.Call([&] {
+    return MPI_Ibcast(slices, static_cast<int>(chunk.size), MPI_BYTE, transfer.root, comm_,
+                      &chunk.request);
+  }));
+}
+
+// What a rank would send to itself stays in its buffer.
+Status Collectives::Exchange(const Transfer& transfer, Chunk& chunk) noexcept {
+  const size_t step = chunk.is_cut ? chunk.slice : kit::SizeBytes(transfer);
+  const auto* slices = static_cast<const std::byte*>(transfer.send) + chunk.first;
+  std::byte* const copies = chunk.copies.data();
+  for (size_t rank = 0; rank < size_; ++rank) {
+    const bool is_own = rank == rank_;
+    const size_t slice = is_own ? 0 : chunk.SliceOf(rank);
+    if (!reads_) Copy(copies + rank * chunk.slice, slices + rank * step, slice);
+    chunk.counts[rank] = static_cast<int>(slice);
+    chunk.starts[rank] = static_cast<int>(rank * (reads_ ? step : chunk.slice));
+    chunk.counts_received[rank] = is_own ? 0 : static_cast<int>(chunk.SliceOf(rank_));
+    chunk.starts_received[rank] = static_cast<int>(rank * chunk.slice);
+  }
+  return StatusOf(library_.Call([&] {
+    return MPI_Ialltoallv(reads_ ? slices : copies, chunk.counts.data(), chunk.starts.data(),
+                          MPI_BYTE, chunk.received.data(), chunk.counts_received.data(),
+                          chunk.starts_received.data(), MPI_BYTE, comm_, &chunk.request);
+  }));
+}
+
+// Each rank has put its slice there.
+Status Collectives::Gather(Chunk& chunk, std::byte* slices, size_t step) noexcept {
+  for (size_t rank = 0; rank < size_; ++rank) {
+    chunk.counts[rank] = static_cast<int>(chunk.SliceOf(rank));
+    chunk.starts[rank] = static_cast<int>(rank * step);
+  }
+  return StatusOf(library_.Call([&] {
+    return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, slices, chunk.counts.data(),
+                           chunk.starts.data(), MPI_BYTE, comm_, &chunk.request);
+  }));
+}
+
+// The first collective is done. The slices that were sent have arrived then: their place in the
+// copies is free for sums.
+Status Collectives::Finish(const Transfer& transfer, Chunk& chunk) noexcept {
+  const size_t size = kit::SizeBytes(transfer);
+  const auto* const from = static_cast<const std::byte*>(transfer.send) + chunk.first;
+  auto* const to = static_cast<std::byte*>(transfer.recv) + chunk.first;
+  std::byte *const copies = chunk.copies.data(), *const theirs = chunk.received.data();
+  switch (transfer.kind) {
+    case TransferKind::kReduceScatter:
+      Reduce(transfer, from + rank_ * size, theirs, chunk.slice, to, chunk.size);
+      return {};
+    case TransferKind::kAllReduce: {
+      std::byte* const sums = writes_ ? to : copies;
+      const size_t own = rank_ * chunk.slice;
+      Reduce(transfer, from + own, theirs, chunk.slice, sums + own, chunk.SliceOf(rank_));
+      ENGINE_RETURN_IF_ERROR(Gather(chunk, sums, chunk.slice));
+      ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, true));
+      Copy(to, sums, chunk.size);
+      return {};
+    }
+    case TransferKind::kBroadcast:
+      if (transfer.root == ranks_.rank) {
+        if (transfer.recv != nullptr) Copy(to, from, chunk.size);
+      } else if (!writes_) {
+        Copy(to, copies, chunk.size);
+      }
+      return {};
+    default:
+      for (size_t rank = 0; !writes_ && rank < size_; ++rank) {
+        Copy(to + rank * size, copies + rank * chunk.slice, chunk.size);
+      }
+      return {};
+  }
+}
+
+void Collectives::Reduce(const Transfer& transfer, const std::byte* own, const std::byte* theirs,
+                         size_t step, std::byte* out, size_t size) const noexcept {
   const kit::ReduceKernels& kernels = kit::kReduceKernels.For(transfer.dtype, transfer.reduction);
-  const auto slice = [&](size_t rank) {
-    return rank == rank_ ? own : chunk.received.data() + rank * chunk.stride + kId;
-  };
+  const auto slice = [&](size_t rank) { return rank == rank_ ? own : theirs + rank * step; };
   const size_t element = SizeOf(transfer.dtype);
   if (size_ == 2) return kernels.combine(out, slice(0), slice(1), size / element);
   constexpr size_t kAtOnce = 4096;
@@ -203,13 +286,6 @@ void Collectives::Reduce(const Transfer& transfer, const Chunk& chunk, const std
     kernels.load(sums, slice(0) + at, count);
     for (size_t rank = 1; rank < size_; ++rank) kernels.fold(sums, slice(rank) + at, count);
     kernels.store(out + at, sums, count);
-  }
-}
-
-void Collectives::Unpack(const Chunk& chunk, const std::byte* messages,
-                         std::byte* to) const noexcept {
-  for (size_t rank = 0; rank < size_; ++rank) {
-    Copy(to + rank * chunk.part, messages + rank * chunk.stride + kId, chunk.SliceOf(rank));
   }
 }
 

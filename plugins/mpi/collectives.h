@@ -1,29 +1,29 @@
-// Transfers as non-blocking collectives of MPI, in chunks. Each message has the transfer's id in front.
+// Transfers as non-blocking collectives of MPI.
 //
-//   all-reduce      := { all-to-all of messages, sum of this rank's slice, all-gather of sums } *
-//                    | all-gather of a message, sum                         if it is small
-//   reduce-scatter  := { all-to-all of messages, sum of this rank's slice } *
-//   all-gather      := { all-gather of a message } *
-//   broadcast       := { broadcast of a message } *
-//   barrier         := all-gather of an id
+//   transfer := opening chunk*
+//   opening  := all-gather of ids, each with what its rank sends if that is small: no chunk follows
+//   chunk    := all-to-all of slices, sum of this rank's, all-gather of sums     all-reduce
+//             | all-to-all of slices, sum of this rank's                         reduce-scatter
+//             | all-gather                                                       all-gather
+//             | broadcast                                                        broadcast
 //
 // The ranks add up in rank order (kit/reduce.h), so that sums have the bits of tcp and shm; those of
 // MPI have the order and the rounding of the library.
 //
 // MPI matches collectives by their order alone: what ids show to be another transfer is refused. A
-// collective cannot be cancelled, so MPI reads and writes memory of this object only, which stays
-// for ever when a transfer was given up.
+// collective cannot be cancelled, so MPI reads and writes memory of this object only: arenas that it
+// has lent, else copies. What a transfer was given up in stays for ever.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "arenas.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
 #include "kit/describe.h"
@@ -37,7 +37,7 @@ namespace engine::mpi {
 class Collectives final : public kit::Transport {
  public:
   // Takes over `comm`, whose ranks are those of `ranks`. Borrows the rest. `message_bytes`: of a
-  // chunk that go to one rank, at most.
+  // chunk that go to one rank, at most. Collective.
   Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks, size_t message_bytes,
               kit::Progress& progress);
   ~Collectives() override;
@@ -52,37 +52,42 @@ class Collectives final : public kit::Transport {
   // Ends Run. `tells`: sends the other ranks a message that ends theirs. [any-thread]
   void Stop(bool tells) noexcept;
 
+  SharedMemory& memory() noexcept { return memory_->arenas; }
+
  private:
-  enum class Way { kGather, kExchange, kBroadcast };
   // A chunk under way; all in bytes.
   struct Chunk {
-    std::vector<std::byte> sent, received;  // a message for each rank
-    std::vector<int> counts, starts;        // of messages
+    std::vector<std::byte> copies, received;           // a slice for each rank
+    std::vector<int> counts, starts, counts_received;  // of slices
+    std::vector<int> starts_received;
     MPI_Request request = MPI_REQUEST_NULL;
-    Way way = Way::kGather;
     size_t first = 0, size = 0;  // of each part of the buffers
-    bool cut = false;            // into a slice for each rank; else each has all of it
+    bool is_cut = false;         // into a slice for each rank; else each has all of it
     size_t slice = 0;            // the last may be shorter
-    size_t stride = 0;           // between messages
-    size_t part = 0;             // between slices in a buffer
 
     size_t SliceOf(size_t rank) const noexcept;
   };
   // What MPI may use.
   struct Memory {
+    explicit Memory(const std::atomic<bool>& is_broken) : arenas(is_broken) {}
+    Arenas arenas;
+    std::vector<std::byte> opening;  // a message of each rank
+    MPI_Request opened = MPI_REQUEST_NULL;
     Chunk chunks[2];
     std::vector<MPI_Request> aborts;  // messages to each rank
   };
 
   Status Move(const Transfer& transfer) noexcept;
-  void Shape(const Transfer& transfer, size_t first, Chunk& chunk) const noexcept;
-  Status Start(const Transfer& transfer, Chunk& chunk) noexcept;
-  Status Finish(const Transfer& transfer, Chunk& chunk) noexcept;  // what has come
-  Status CheckIds(const Transfer& transfer, const Chunk& chunk) const noexcept;
-  // The reduction of this rank's slice and those received.
-  void Reduce(const Transfer& transfer, const Chunk& chunk, const std::byte* own, std::byte* out,
-              size_t size) const noexcept;
-  void Unpack(const Chunk& chunk, const std::byte* messages, std::byte* to) const noexcept;
+  Status Open(const Transfer& transfer, size_t sent) noexcept;
+  Status AwaitOpening(const Transfer& transfer) noexcept;
+  void TakeFromOpening(const Transfer& transfer) const noexcept;
+  Status Start(const Transfer& transfer, size_t first, Chunk& chunk) noexcept;
+  Status Exchange(const Transfer& transfer, Chunk& chunk) noexcept;
+  Status Gather(Chunk& chunk, std::byte* slices, size_t step) noexcept;
+  Status Finish(const Transfer& transfer, Chunk& chunk) noexcept;
+  // The reduction of `own` and of what the others have sent, which lies `step` bytes apart.
+  void Reduce(const Transfer& transfer, const std::byte* own, const std::byte* theirs, size_t step,
+              std::byte* out, size_t size) const noexcept;
 
   Status Wait(MPI_Request* request, bool all_came) noexcept;
   Status StatusOf(int error) const noexcept;
@@ -90,13 +95,15 @@ class Collectives final : public kit::Transport {
   Library& library_;
   MPI_Comm comm_;
   const RankInfo ranks_;
-  const size_t rank_, size_;  // of the world
-  const size_t message_bytes_;
-  const bool has_core_;  // this rank
+  const size_t rank_, size_;                    // of the world
+  const size_t message_bytes_, opening_bytes_;  // of a rank, at most
+  const bool has_core_;                         // this rank
   kit::Progress& progress_;
-  std::unique_ptr<Memory> memory_;
+  size_t stride_ = 0;  // of the running transfer: between messages of the opening,
+  bool reads_ = false, writes_ = false;  // and whether MPI uses its buffers, not copies
   std::atomic<bool> running_{false}, stopped_{false};
   std::atomic<bool> broken_{false};  // MPI may still use memory_ and comm_
+  std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace engine::mpi

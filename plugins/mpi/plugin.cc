@@ -41,7 +41,9 @@ class MpiCommunicator final : public CommunicatorBase {
   }
 
   void* Query(std::string_view id) noexcept override {
-    return id == WireProgress::kId ? static_cast<WireProgress*>(&progress_) : nullptr;
+    if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
+    const bool lends = id == SharedMemory::kId && collectives_ != nullptr;
+    return lends ? &collectives_->memory() : nullptr;
   }
   CommunicatorTraits traits() const noexcept override {
     return {.kinds = kit::kCollectives, .dtypes = kit::kAllDTypes, .max_in_flight = lanes_.count()};

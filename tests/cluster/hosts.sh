@@ -4,6 +4,7 @@
 #   on HOST COMMAND...    runs it there
 #   check NAME COMMAND... ends the test unless it succeeds
 #   says REGEX            ends the test unless the last check printed that
+#   trains NAME COMMAND... checks `COMMAND... run` with each communicator, and what `COMMAND... bench cluster` says of them
 # $engine is the program, $config a short run, $key the flag by which its members prove who they are.
 
 skip() {
@@ -50,6 +51,20 @@ check() {
 
 says() {
   grep -Eq -- "$1" $dir/output || fail "it does not say '$1':"
+}
+
+trains() {
+  local name=$1 mpi="" communicator
+  shift
+  if "$engine" plugins mpi >/dev/null 2>&1; then mpi=mpi; fi
+  for communicator in gloo tcp zmq_ps $mpi; do
+    check "$name, $communicator" "$@" run $config $key --plugins "$communicator"
+    says 'step +20/20'
+  done
+  check "$name, bench cluster" "$@" bench cluster $key --communicators gloo,tcp${mpi:+,mpi} --kinds all_reduce --dtypes float32 \
+    --max-bytes 4K --blocks 1 --seconds 0.02 --model $config --schedulers fifo_sched --steps 5 --out $dir/cluster
+  says 'Two ranks, between hosts'
+  [ "$(grep -c 'report:' $dir/output)" -eq 1 ] || fail "there is not one report:"
 }
 
 make_host() {  # NAME OTHER OTHER_ADDRESS
