@@ -118,9 +118,9 @@ void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_
 
 class StudyOfScheduler {
  public:
-  StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options)
-      : rank_(rank), compute_(compute), options_(options) {
-    study_.scheduler = rank.config().plugins.scheduler.entry.name;
+  StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options, bool hier)
+      : rank_(rank), compute_(compute), options_(options), hier_(hier) {
+    study_.scheduler = rank.config().plugins.scheduler.entry.name + (hier ? "+hier" : "");
   }
 
   Result<SchedulerStudy> Run() {
@@ -144,7 +144,13 @@ class StudyOfScheduler {
     prediction.compute = compute->spread;
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
+    network.hier = hier_;
     network.collective = model->collective(network.servers);
+    if (!network.collective && network.ranks_per_host > 1) {
+      return Status::Error(StatusCode::kInvalidArgument,
+                           "parameter servers are simulated with one rank on each host: leave out "
+                           "--ranks-per-host");
+    }
     LinkModel* const link = Query<LinkModel>(*rank_.plugins().communicator);
     if (link != nullptr) network.link = link->cost();
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
@@ -178,6 +184,7 @@ class StudyOfScheduler {
   LocalProfiler& rank_;
   Compute& compute_;
   const StudyOptions& options_;
+  const bool hier_;
   std::map<int64_t, std::unique_ptr<StepModel>> models_;  // by samples
   SchedulerStudy study_;
 };
@@ -196,8 +203,12 @@ Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& 
   for (const config::Config& config : configs) {
     ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> rank,
                             LocalProfiler::Create(config, log));
-    ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study, StudyOfScheduler(*rank, compute, options).Run());
-    studies.push_back(std::move(study));
+    for (const bool hier : {false, true}) {
+      if (hier && options.network.ranks_per_host == 1) continue;
+      ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study,
+                              StudyOfScheduler(*rank, compute, options, hier).Run());
+      studies.push_back(std::move(study));
+    }
   }
   return studies;
 }
