@@ -54,6 +54,15 @@ std::vector<double> Values(const report::Series& series) {
   return values;
 }
 
+// Until a run hears that it has reached the target it goes on.
+void EndAt(double target, RunResult* run) {
+  const auto steps = StepsTo(target, run->losses);
+  if (!steps) return;
+  run->losses.resize(*steps);
+  run->step_seconds.resize(*steps);
+  run->target_seconds = std::accumulate(run->step_seconds.begin(), run->step_seconds.end(), 0.0);
+}
+
 // A code that has this exit code.
 StatusCode CodeOf(int exit_code) {
   for (int code = 0; code <= static_cast<int>(StatusCode::kInternal); ++code) {
@@ -231,35 +240,18 @@ Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
   ENGINE_RETURN_IF_ERROR(
       Execute(commands, &run).WithContext("a run of %s failed", Name(turn.side)));
   if (!program_.measures()) return run;
-  ENGINE_RETURN_IF_ERROR(ReadSteps(&run));
-  if (!request_.target_loss) ENGINE_RETURN_IF_ERROR(ReadTrace(steps, &run));
-  return run;
-}
-
-Status EngineRunner::ReadSteps(RunResult* run) const {
   ENGINE_ASSIGN_OR_RETURN(report::RunLog log, report::ReadRunLog(metrics_));
-  run->losses = Values(log.of_steps["loss"]);
-  run->step_seconds = Values(log.of_steps["seconds"]);
-  if (!request_.target_loss) return {};
-  const auto steps = StepsTo(*request_.target_loss, run->losses);
-  if (!steps) return {};
-  run->losses.resize(*steps);  // until the run heard that it was enough it went on
-  run->step_seconds.resize(*steps);
-  run->target_seconds = std::accumulate(run->step_seconds.begin(), run->step_seconds.end(), 0.0);
-  return {};
-}
-
-Status EngineRunner::ReadTrace(int64_t steps, RunResult* run) {
+  run.losses = Values(log.of_steps["loss"]);
+  if (request_.target_loss) {
+    run.step_seconds = Values(log.of_steps["seconds"]);
+    EndAt(*request_.target_loss, &run);
+    return run;
+  }
   ENGINE_ASSIGN_OR_RETURN(const trace::Trace trace,
                           trace::ReadTrace(program_.folder + "/output.trace"));
   LearnSpans(trace, request_.warmup + steps);
-  ENGINE_ASSIGN_OR_RETURN(TracedSteps traced, MeasureSteps(trace, steps));
-  run->step_seconds = std::move(traced.step_seconds);
-  run->waited_seconds = traced.waited_seconds;
-  run->bytes_per_step = traced.bytes_per_step;
-  run->forward_seconds = traced.forward_seconds;
-  run->backward_seconds = traced.backward_seconds;
-  return {};
+  ENGINE_RETURN_IF_ERROR(MeasureSteps(trace, steps, &run));
+  return run;
 }
 
 }  // namespace engine::bench

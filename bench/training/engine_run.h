@@ -54,8 +54,6 @@ class EngineRunner {
   Status Meet();
   void LearnSpans(const trace::Trace& trace, int64_t steps);
   Status Execute(const std::vector<Command>& commands, RunResult* run) const;
-  Status ReadSteps(RunResult* run) const;
-  Status ReadTrace(int64_t steps, RunResult* run);
 
   const TrainRequest& request_;
   const Program& program_;
