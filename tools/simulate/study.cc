@@ -59,36 +59,38 @@ class Compute {
     ComputeTimes times;
     std::optional<ComputeSpread> spread;
   };
-  Result<const Known*> Of(int64_t samples) {
-    const auto known = known_.find(samples);
-    if (known != known_.end()) return &known->second;
-    auto found = traced_ ? Traced(samples) : Measured(samples);
-    if (!found.ok()) return found.status();
-    return &known_.emplace(samples, std::move(*found)).first->second;
+  const Known& Of(int64_t samples) const { return known_.at(samples); }
+
+  // What is measured takes turns: load that comes and goes meets all batches.
+  Status Learn() {
+    const int64_t alone = SamplesAt(1);
+    if (traced_) {
+      ENGINE_ASSIGN_OR_RETURN(known_[alone].times,
+                              LearnFrom(traced_->trace, rank_, alone, options_.network));
+      return {};
+    }
+    std::map<int64_t, std::vector<std::pair<double, ComputeTimes>>> measured;  // by samples
+    measured[alone];
+    for (const int32_t ranks : options_.ranks) measured[SamplesAt(ranks)];
+    for (int i = 0; i < kMeasurements; ++i) {
+      for (auto& [samples, all] : measured) {
+        double seconds = 0;
+        ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
+                                rank_.MeasureCompute(samples, options_.measured_steps, &seconds));
+        all.emplace_back(seconds, std::move(times));
+      }
+    }
+    for (auto& [samples, all] : measured) {
+      std::sort(all.begin(), all.end(),
+                [](const auto& one, const auto& other) { return one.first < other.first; });
+      auto& [median, times] = all[kMeasurements / 2];
+      known_[samples] = {std::move(times),
+                         ComputeSpread{all.front().first, median, all.back().first}};
+    }
+    return {};
   }
 
  private:
-  Result<Known> Traced(int64_t samples) {
-    ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
-                            LearnFrom(traced_->trace, rank_, samples, options_.network));
-    return Known{std::move(times), {}};
-  }
-
-  // The times of the measurement in the middle.
-  Result<Known> Measured(int64_t samples) {
-    std::vector<std::pair<double, ComputeTimes>> all;
-    for (int i = 0; i < kMeasurements; ++i) {
-      double seconds = 0;
-      ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
-                              rank_.MeasureCompute(samples, options_.measured_steps, &seconds));
-      all.emplace_back(seconds, std::move(times));
-    }
-    std::sort(all.begin(), all.end(),
-              [](const auto& one, const auto& other) { return one.first < other.first; });
-    auto& [median, times] = all[kMeasurements / 2];
-    return Known{std::move(times), ComputeSpread{all.front().first, median, all.back().first}};
-  }
-
   LocalProfiler& rank_;
   const std::optional<TracedRun>& traced_;
   const StudyOptions& options_;
@@ -118,7 +120,8 @@ void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_
 
 class StudyOfScheduler {
  public:
-  StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options, bool hier)
+  StudyOfScheduler(LocalProfiler& rank, const Compute& compute, const StudyOptions& options,
+                   bool hier)
       : rank_(rank), compute_(compute), options_(options), hier_(hier) {
     study_.scheduler = rank.config().plugins.scheduler.entry.name + (hier ? "+hier" : "");
   }
@@ -139,9 +142,9 @@ class StudyOfScheduler {
  private:
   Result<Prediction> Predict(int32_t ranks) {
     Prediction prediction{.ranks = ranks, .samples = compute_.SamplesAt(ranks)};
-    ENGINE_ASSIGN_OR_RETURN(const Compute::Known* compute, compute_.Of(prediction.samples));
-    const ComputeTimes* times = &compute->times;
-    prediction.compute = compute->spread;
+    const Compute::Known& compute = compute_.Of(prediction.samples);
+    const ComputeTimes* times = &compute.times;
+    prediction.compute = compute.spread;
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
     network.hier = hier_;
@@ -182,7 +185,7 @@ class StudyOfScheduler {
   }
 
   LocalProfiler& rank_;
-  Compute& compute_;
+  const Compute& compute_;
   const StudyOptions& options_;
   const bool hier_;
   std::map<int64_t, std::unique_ptr<StepModel>> models_;  // by samples
@@ -199,6 +202,7 @@ Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& 
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> source,
                           LocalProfiler::Create(traced ? traced->config : configs[0], log));
   Compute compute(*source, traced, options);
+  ENGINE_RETURN_IF_ERROR(compute.Learn());
   std::vector<SchedulerStudy> studies;
   for (const config::Config& config : configs) {
     ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> rank,

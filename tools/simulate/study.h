@@ -20,7 +20,7 @@ struct StudyOptions {
   int64_t measured_steps = 5;  // run to time the compute; not with a trace
 };
 
-// Measured several times; seconds of a step of one rank with so many samples.
+// Measured several times; seconds that the tasks of a step take one rank with so many samples.
 struct ComputeSpread {
   double least = 0, median = 0, most = 0;
 };
