@@ -11,7 +11,7 @@ namespace engine::bench {
 namespace {
 
 std::string LossFact(const TrainResult& result) {
-  if (result.request.target_loss) return fmt::format("by the mean of {} steps", kLossWindow);
+  if (result.request.target_loss) return fmt::format("target: mean of {} steps", kLossWindow);
   if (result.difference) return "differ at step " + std::to_string(result.difference->step);
   double worst = 0;
   const RunResult* first = nullptr;

@@ -84,7 +84,7 @@ std::string StepTimePlot(const TrainResult& result, double width, const char* cs
   }
   range = range.Padded();
   const Axis x{range.low, range.high, kLeft, width - kRight};
-  DrawXAxis(svg, x, kTop, height - kBottom, "time of a step in ms, slowest rank");
+  DrawXAxis(svg, x, kTop, height - kBottom, "time of a step in ms");
   for (size_t i = 0; i < sides.size(); ++i) {
     const std::vector<double> steps = StepsOf(result, sides[i]);
     const double top = kTop + kRow * static_cast<double>(i);

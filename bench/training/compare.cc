@@ -186,9 +186,8 @@ void ConcludeTarget(TrainResult* result) {
   if (result->refused) {
     result->ratio = {};
     result->sentence = fmt::format(
-        "no conclusion: in {} steps A reached a loss of {:g} in {} of {} runs and B in {}: take "
-        "more "
-        "--steps or a higher --target-loss",
+        "no conclusion: in {} steps A reached a loss of {:g} in {} of {} runs and B in {}: "
+        "take more --steps or a higher --target-loss",
         request.steps, *request.target_loss, sides[0].size(), 2 * request.blocks, sides[1].size());
   } else {
     result->sentence += fmt::format(", to a loss of {:g}", *request.target_loss);

@@ -78,9 +78,8 @@ std::string DifferenceInWords(const LossDifference& difference, const std::vecto
   const double x = difference.loss, y = difference.other_loss;
   return fmt::format(
       "no conclusion: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, {:.2g} % apart "
-      "(--loss-tolerance {:g}); the last {} losses are {:.5g} with A and {:.5g} with B. Compare "
-      "the "
-      "time to a loss: --target-loss",
+      "(--loss-tolerance {:g}); the last {} losses are {:.5g} with A and {:.5g} with B. "
+      "Compare the time to a loss: --target-loss",
       same_side ? "a side does not reproduce itself" : "A and B do not compute the same thing",
       difference.step, x, run(difference.run), y, run(difference.other_run),
       100 * std::fabs(x - y) / std::max(std::fabs(x), std::fabs(y)), tolerance, kLossWindow,

@@ -43,7 +43,8 @@ struct RunResult {
   uint64_t seed = 0;         // of the model, unless a side has set another
   double begin_seconds = 0;  // since the first run began
   double wall_seconds = 0;   // of the whole run, start and end included
-  // Of each measured step the time of its slowest rank; steps of the warm-up are left out.
+  // Of each measured step the time of its slowest rank, with a target that of rank 0; steps of the
+  // warm-up are left out.
   std::vector<double> step_seconds;
   std::vector<double> losses;                 // of all steps, from the first
   std::optional<double> target_seconds = {};  // of the steps until the target of the losses
