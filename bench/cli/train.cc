@@ -97,11 +97,13 @@ Result<bench::TrainRequest> MakeTrainRequest(const BenchTrainFlags& flags,
     ENGINE_RETURN_IF_ERROR(bench::UseProfile(flags.profile, folder, &request));
   }
   if (request.same) request.b = request.a;
+  if (request.target_loss) request.warmup = 0;
   request.timeout_ms = static_cast<int64_t>(flags.timeout_s * 1000);
   request.one_host = request.one_host && request.link.rate.empty();
   ENGINE_ASSIGN_OR_RETURN(const config::Config config_a,
                           LoadSide(request, request.a, "A", environment));
   request.stated = bench::FactsOf(config_a);
+  request.model_seed = config_a.run().seed;
   if (!request.link.rate.empty()) ShareCores(config_a, &request);
   const auto config_b = LoadSide(request, request.b, "B", environment);
   if (!config_b.ok()) return config_b.status();
@@ -142,7 +144,7 @@ Status BenchTrain(const BenchTrainFlags& flags, const command::Environment& envi
     if (flags.format == "table") std::printf("report: %s/report.html\n", flags.out.c_str());
   }
   std::fflush(stdout);
-  if (!result.difference) return {};
+  if (!result.refused) return {};
   return Status::Error(StatusCode::kBadData, "%s", result.sentence.c_str());
 }
 
@@ -182,6 +184,12 @@ void AddTrainNumbers(CLI::App* app, BenchTrainFlags* flags) {
       ->check(CLI::Range(int64_t{2}, int64_t{1000000}));
   app->add_option("--warmup", request.warmup, "Steps before them, of each run")
       ->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+  app->add_option("--target-loss", request.target_loss,
+                  "Compare the time until the training loss, a mean of 20 steps, is at most this; "
+                  "runs take at most --steps, each pair from a seed of its own")
+      ->needs("--steps")
+      ->excludes("--warmup")
+      ->excludes("--baseline-null");
   app->add_option("--blocks", request.blocks, "Blocks of four runs, A B B A")
       ->check(CLI::Range(1, 1000));
   app->add_option("--loss-tolerance", request.loss_tolerance,
@@ -233,7 +241,7 @@ void AddBenchTrain(CLI::App& bench, const command::Environment& environment, int
   train->add_flag("-q,--quiet", flags->quiet, "No line for each run");
   train->footer(
       "Example: engine bench train configs/synthetic.pbtxt -n 2 --a fifo_sched --b priority_sched\n"
-      "Exit code 65: the losses of A and B differ, so there is no conclusion. "
+      "Exit code 65: losses differ, or --target-loss was not reached: there is no conclusion. "
       "docs/benchmarking.md");
   train->callback([flags, &environment, exit_code] {
     *exit_code = BenchTrainCommand(flags.get(), environment);

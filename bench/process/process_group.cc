@@ -19,7 +19,7 @@
 namespace engine::bench {
 namespace {
 
-constexpr int kPollMs = 500;
+constexpr int kPollMs = 500, kAskMs = 100;
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -42,6 +42,7 @@ class Child {
   // Whether it has ended by now.
   bool Collect();
   void Kill();
+  void Terminate() const { kill(-pid_, SIGTERM); }
 
  private:
   Child(pid_t pid, kit::UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
@@ -159,7 +160,8 @@ Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands
                                             std::chrono::milliseconds timeout,
                                             const launch::StopSignals* signals,
                                             std::chrono::milliseconds grace,
-                                            const std::atomic<int>* stop) {
+                                            const std::atomic<int>* stop,
+                                            std::function<bool()> enough) {
   std::vector<Child> children;  // whose destructor kills
   for (const Command& command : commands) {
     ENGINE_ASSIGN_OR_RETURN(Child child, Child::Start(command));
@@ -185,9 +187,16 @@ Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands
       break;
     }
     if (stop != nullptr && *stop != 0) return Stopped();
-    ENGINE_RETURN_IF_ERROR(WaitForChange(
-        children, signals,
-        base::RemainingMs(give_up ? std::min(deadline, *give_up) : deadline, kPollMs)));
+    if (enough && enough()) {
+      enough = nullptr;
+      for (const Child& child : children) {
+        if (child.running()) child.Terminate();
+      }
+    }
+    ENGINE_RETURN_IF_ERROR(
+        WaitForChange(children, signals,
+                      base::RemainingMs(give_up ? std::min(deadline, *give_up) : deadline,
+                                        enough ? kAskMs : kPollMs)));
   }
   std::vector<ProcessEnd> ends;
   for (const Child& child : children) ends.push_back(child.end());

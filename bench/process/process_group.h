@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,12 +33,14 @@ constexpr std::chrono::milliseconds kGrace{3000};
 // the others have `grace` to end by themselves. kTimeout when the deadline passes, kInterrupted
 // when `signals` has one, which stays pending, or `stop` is not 0 (each may be null); then, as in
 // every other case, all groups are killed before it returns. kMissingInput when a program cannot be
-// started. A child dies with the thread that calls.
+// started. A child dies with the thread that calls. `enough`, if there is one, is asked from time to
+// time; once it says yes, all get a SIGTERM.
 Result<std::vector<ProcessEnd>> RunTogether(const std::vector<Command>& commands,
                                             std::chrono::milliseconds timeout,
                                             const launch::StopSignals* signals,
                                             std::chrono::milliseconds grace = kGrace,
-                                            const std::atomic<int>* stop = nullptr);
+                                            const std::atomic<int>* stop = nullptr,
+                                            std::function<bool()> enough = nullptr);
 
 // The index of the process whose failure ended the others, as far as the ends tell; ends.size()
 // when none has failed.

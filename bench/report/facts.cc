@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/training/losses.h"
+
 namespace engine::bench {
 namespace {
 
 std::string LossFact(const TrainResult& result) {
+  if (result.request.target_loss) return fmt::format("target: mean of {} steps", kLossWindow);
   if (result.difference) return "differ at step " + std::to_string(result.difference->step);
   double worst = 0;
   const RunResult* first = nullptr;
@@ -73,6 +76,31 @@ std::vector<Fact> EfficiencyFacts(const TrainResult& result) {
   return facts;
 }
 
+std::vector<Fact> TargetFacts(const TrainResult& result) {
+  std::vector<Fact> facts;
+  if (!result.request.target_loss) return facts;
+  for (const SideId side : {SideId::kA, SideId::kB}) {
+    const Ratio& seconds = result.target_seconds[static_cast<int>(side)];
+    std::vector<double> steps;
+    for (const RunResult& run : result.runs) {
+      if (run.side != side || !run.target_seconds) continue;
+      steps.push_back(static_cast<double>(run.losses.size()));
+    }
+    std::string text = "not reached";
+    if (!steps.empty()) {
+      text = fmt::format("{:.2f} ({}), after {:.0f} steps (median)", seconds.estimate,
+                         HasInterval(seconds) ? fmt::format("95 % interval {:.2f} to {:.2f}",
+                                                            seconds.low, seconds.high)
+                                              : "too few runs for an interval",
+                         Median(steps));
+    }
+    facts.push_back(
+        {fmt::format("seconds to a loss of {:g}, {}", *result.request.target_loss, Name(side)),
+         text});
+  }
+  return facts;
+}
+
 std::vector<Fact> ConditionFacts(const TrainResult& result) {
   const TrainRequest& request = result.request;
   std::vector<Fact> facts = {
@@ -84,7 +112,9 @@ std::vector<Fact> ConditionFacts(const TrainResult& result) {
       {"order of runs",
        fmt::format("{} x A B B A{}", request.blocks, request.null_side ? ", null after each" : "")},
       {"steps of each run",
-       fmt::format("{} measured after {} to warm up", request.steps, request.warmup)},
+       request.target_loss
+           ? fmt::format("at most {}; each pair has a seed of its own", request.steps)
+           : fmt::format("{} measured after {} to warm up", request.steps, request.warmup)},
       {"losses", LossFact(result)}};
   if (result.link) {
     facts.push_back(

@@ -22,6 +22,9 @@ std::vector<SideId> SidesOf(const TrainResult& result);
 // and per side the exposed communication and the schedule efficiency.
 std::vector<Fact> EfficiencyFacts(const TrainResult& result);
 
+// Seconds and steps to the target of the losses, of each side; nothing without one.
+std::vector<Fact> TargetFacts(const TrainResult& result);
+
 // What was run: ranks, steps, link, losses.
 std::vector<Fact> ConditionFacts(const TrainResult& result);
 

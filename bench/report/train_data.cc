@@ -26,6 +26,8 @@ Json ToJson(const RunResult& run) {
           {"block", run.block + 1},
           {"begin_seconds", run.begin_seconds},
           {"wall_seconds", run.wall_seconds},
+          {"seed", run.seed},
+          {"target_seconds", OrNull(run.target_seconds)},
           {"median_step_seconds", Median(run.step_seconds)},
           {"waited_seconds", run.waited_seconds},
           {"forward_seconds", run.forward_seconds},
@@ -55,7 +57,8 @@ Json RequestJson(const TrainRequest& request) {
                {"steps", request.steps},
                {"blocks", request.blocks},
                {"seed", request.seed},
-               {"loss_tolerance", request.loss_tolerance}};
+               {"loss_tolerance", request.loss_tolerance},
+               {"target_loss", OrNull(request.target_loss)}};
   json["null"] = request.null_side ? ToJson(*request.null_side) : Json();
   return json;
 }
@@ -104,12 +107,18 @@ std::string TrainCsv(const TrainResult& result) {
 
 std::string TrainJson(const TrainResult& result) {
   Json json = {{"conclusion", result.sentence},
-               {"refused", result.difference.has_value()},
+               {"refused", result.refused},
                {"loss_difference", DifferenceJson(result)},
                // Without a conclusion there is nothing to read one from.
-               {"ratio", result.difference ? Json() : RatioJson(result.ratio)}};
+               {"ratio", result.refused ? Json() : RatioJson(result.ratio)}};
   for (const SideId side : SidesOf(result)) {
     json["step_seconds"][Name(side)] = SummaryJson(result.steps[static_cast<int>(side)]);
+  }
+  for (const SideId side : {SideId::kA, SideId::kB}) {
+    const Ratio& to = result.target_seconds[static_cast<int>(side)];
+    if (!to.by_pair.empty()) {
+      json["target_seconds"][Name(side)] = {{"mean", to.estimate}, {"interval", {to.low, to.high}}};
+    }
   }
   json["conditions"] = ConditionsJson(result);
   json["request"] = RequestJson(result.request);

@@ -19,7 +19,7 @@ namespace {
 using report::Escape, report::FactTable, report::kNarrow, report::kWide;
 
 std::string Headline(const TrainResult& result) {
-  if (result.difference) return "no conclusion";
+  if (result.refused) return "no conclusion";
   if (Judge(result.ratio) == Conclusion::kNotSeparable) return "not separable";
   const bool slower = Judge(result.ratio) == Conclusion::kSlower;
   const double shown = slower ? 1 / result.ratio.estimate : result.ratio.estimate;
@@ -28,7 +28,7 @@ std::string Headline(const TrainResult& result) {
 }
 
 const char* Mood(const TrainResult& result) {
-  if (result.difference) return "refused";
+  if (result.refused) return "refused";
   constexpr const char* kMoods[] = {"faster", "slower", "even"};
   return kMoods[static_cast<int>(Judge(result.ratio))];
 }
@@ -91,6 +91,7 @@ std::string TrainHtml(const TrainResult& result) {
   html += Figure(result, "order", "Runs in their order", RunOrderPlot);
   html += Figure(result, "losses", "Losses", LossPlot);
   html += "</div>\n" + NumbersPart(result) + "<div class=\"loose\">\n";
+  html += FactTable("Time to a loss", TargetFacts(result));
   html += FactTable("Communication and computation", EfficiencyFacts(result));
   html += FactTable("Conditions", ConditionFacts(result));
   html += FactTable("Machine", MachineFacts(result.machine));

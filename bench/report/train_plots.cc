@@ -84,7 +84,7 @@ std::string StepTimePlot(const TrainResult& result, double width, const char* cs
   }
   range = range.Padded();
   const Axis x{range.low, range.high, kLeft, width - kRight};
-  DrawXAxis(svg, x, kTop, height - kBottom, "time of a step in ms, slowest rank");
+  DrawXAxis(svg, x, kTop, height - kBottom, "time of a step in ms");
   for (size_t i = 0; i < sides.size(); ++i) {
     const std::vector<double> steps = StepsOf(result, sides[i]);
     const double top = kTop + kRow * static_cast<double>(i);
@@ -135,7 +135,7 @@ std::string RunOrderPlot(const TrainResult& result, double width, const char* cs
 
 std::string RatioPlot(const TrainResult& result, double width, const char* css) {
   const Ratio& ratio = result.ratio;
-  const bool judged = !result.difference;
+  const bool judged = !result.refused;
   const bool bounded = judged && std::isfinite(ratio.high) && ratio.low > 0;
   const double row = ratio.by_pair.size() > 12 ? 9 : 16;
   const double below = kTop + 12 + row * static_cast<double>(ratio.by_pair.size());
@@ -163,7 +163,7 @@ std::string RatioPlot(const TrainResult& result, double width, const char* css) 
   const double middle = below + 16;
   if (!judged) {
     svg.Text((x.from + x.to) / 2, middle + 4, "middle", "differs-label",
-             "no interval: the losses differ");
+             "no interval: no conclusion");
     return svg.Finish("Speed of B over A of each pair, without a conclusion", css);
   }
   svg.Text(kLeft - 8, middle + 4, "end", "tick", "95 %");
@@ -187,6 +187,7 @@ std::string LossPlot(const TrainResult& result, double width, const char* css) {
       if (std::isfinite(loss)) range.Add(loss);
     }
   }
+  if (const auto target = result.request.target_loss) range.Add(*target);
   range = range.Padded();
   const Axis x{1, static_cast<double>(steps), kLeft, width - kRight};
   const Axis y{range.low, range.high, kHeight - kBottom, kTop};
@@ -201,6 +202,9 @@ std::string LossPlot(const TrainResult& result, double width, const char* css) {
       points.emplace_back(x(static_cast<double>(i) + 1), y(run.losses[i]));
     }
     svg.Path(points, Css(run.side, "curve").c_str());
+  }
+  if (const auto target = result.request.target_loss) {
+    svg.Line(x.from, y(*target), x.to, y(*target), "one");
   }
   if (result.difference) {
     const double place = x(static_cast<double>(result.difference->step));

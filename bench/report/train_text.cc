@@ -63,8 +63,9 @@ std::string FactLines(const std::vector<Fact>& facts) {
 std::string TrainText(const TrainResult& result) {
   std::string text = FactLines(ConditionFacts(result));
   text.append("\n").append(SideLines(result));
-  const std::vector<Fact> efficiency = EfficiencyFacts(result);
-  if (!efficiency.empty()) text.append("\n").append(FactLines(efficiency));
+  for (const std::vector<Fact>& facts : {EfficiencyFacts(result), TargetFacts(result)}) {
+    if (!facts.empty()) text.append("\n").append(FactLines(facts));
+  }
   text += "\nspeed of B over A, by pair:";
   for (const double ratio : result.ratio.by_pair) text += fmt::format(" {:.3f}", ratio);
   return text + "\n" + result.sentence + "\n";

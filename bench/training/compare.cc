@@ -77,8 +77,10 @@ Result<RunResult> Comparison::MeasureOne(EngineRunner& runner, const Turn& turn,
 
 void Comparison::Tell(const TrainResult& result, size_t all) const {
   const RunResult& run = result.runs.back();
-  progress_(fmt::format("run {} of {}  block {}  {:<4}  {:10.3f} ms per step", result.runs.size(),
-                        all, run.block + 1, Name(run.side), 1e3 * Median(run.step_seconds)));
+  const auto target = run.target_seconds;
+  progress_(fmt::format("run {} of {}  block {}  {:<4}  {:10.3f} ms per step{}", result.runs.size(),
+                        all, run.block + 1, Name(run.side), 1e3 * Median(run.step_seconds),
+                        target ? fmt::format(", {:.2f} s to the target", *target) : ""));
 }
 
 Status Comparison::Measure(EngineRunner& runner, const std::vector<Turn>& order,
@@ -170,6 +172,28 @@ std::string ControlInWords(const Ratio& ratio) {
          "less load)";
 }
 
+// The interval of a side is that of its ratio to one second.
+void ConcludeTarget(TrainResult* result) {
+  const TrainRequest& request = result->request;
+  std::vector<Pair> sides[kSides];
+  for (const RunResult& run : result->runs) {
+    result->refused |= !run.target_seconds;
+    if (run.target_seconds) sides[static_cast<int>(run.side)].push_back({run.Times(), {1}});
+  }
+  for (int side = 0; side < kSides; ++side) {
+    result->target_seconds[side] = EstimateRatio(sides[side], {.seed = request.seed});
+  }
+  if (result->refused) {
+    result->ratio = {};
+    result->sentence = fmt::format(
+        "no conclusion: in {} steps A reached a loss of {:g} in {} of {} runs and B in {}: "
+        "take more --steps or a higher --target-loss",
+        request.steps, *request.target_loss, sides[0].size(), 2 * request.blocks, sides[1].size());
+  } else {
+    result->sentence += fmt::format(", to a loss of {:g}", *request.target_loss);
+  }
+}
+
 }  // namespace
 
 std::string Describe(const Side& side) {
@@ -191,13 +215,14 @@ void Conclude(TrainResult* result) {
   }
   result->conditions = GetConditions(*result);
   result->ratio = EstimateRatio(MakePairs(result->runs), {.seed = result->request.seed});
-  result->difference = FindLossDifference(result->runs, result->request.loss_tolerance);
-  if (result->difference) {
-    result->sentence =
-        DifferenceInWords(*result->difference, result->runs, result->request.loss_tolerance);
-  } else {
-    result->sentence =
-        result->request.same ? ControlInWords(result->ratio) : ConclusionText(result->ratio);
+  result->sentence =
+      result->request.same ? ControlInWords(result->ratio) : ConclusionText(result->ratio);
+  if (result->request.target_loss) return ConcludeTarget(result);
+  const double tolerance = result->request.loss_tolerance;
+  result->difference = FindLossDifference(result->runs, tolerance);
+  result->refused = result->difference.has_value();
+  if (result->refused) {
+    result->sentence = DifferenceInWords(*result->difference, result->runs, tolerance);
   }
 }
 

@@ -1,11 +1,13 @@
 #include "bench/training/engine_run.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <numeric>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -16,7 +18,9 @@
 #include "app/launch/server_key.h"
 #include "app/plugins/words.h"
 #include "bench/link/linked_ranks.h"
+#include "bench/training/losses.h"
 #include "bench/training/traced_steps.h"
+#include "tools/report/run_log.h"
 
 namespace engine::bench {
 namespace {
@@ -44,32 +48,19 @@ void AddPluginFolders(const TrainRequest& request, const Side& side,
   }
 }
 
-// The losses that a run wrote (docs/configuration.md), of each step from the first. kMissingInput when
-// there is no such file; kBadData when a line is no JSON object or a step is missing.
-Result<std::vector<double>> ReadLosses(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return Status::Error(StatusCode::kMissingInput, "the run wrote no metrics to %s", path.c_str());
-  }
-  std::vector<double> losses;
-  for (std::string text; std::getline(file, text);) {
-    const auto line = nlohmann::json::parse(text, nullptr, false);
-    if (!line.is_object()) {
-      return Status::Error(StatusCode::kBadData, "%s holds a line that is no JSON object",
-                           path.c_str());
-    }
-    if (line.value("event", "") != "step") continue;
-    if (line.value("step", int64_t{0}) != static_cast<int64_t>(losses.size()) + 1) {
-      return Status::Error(StatusCode::kBadData, "%s lacks step %zu", path.c_str(),
-                           losses.size() + 1);
-    }
-    // JSON has no NaN; the writer puts null there.
-    const auto loss = line.find("loss");
-    losses.push_back(loss != line.end() && loss->is_number()
-                         ? loss->get<double>()
-                         : std::numeric_limits<double>::quiet_NaN());
-  }
-  return losses;
+std::vector<double> Values(const report::Series& series) {
+  std::vector<double> values;
+  for (const auto& [step, value] : series) values.push_back(value);
+  return values;
+}
+
+// Until a run hears that it has reached the target it goes on.
+void EndAt(double target, RunResult* run) {
+  const auto steps = StepsTo(target, run->losses);
+  if (!steps) return;
+  run->losses.resize(*steps);
+  run->step_seconds.resize(*steps);
+  run->target_seconds = std::accumulate(run->step_seconds.begin(), run->step_seconds.end(), 0.0);
 }
 
 // A code that has this exit code.
@@ -113,7 +104,11 @@ std::vector<std::string> RunArguments(const TrainRequest& request, const Side& s
 
 EngineRunner::EngineRunner(const TrainRequest& request, const Program& program,
                            const launch::StopSignals& signals, LinkedHosts* hosts)
-    : request_(request), program_(program), signals_(signals), hosts_(hosts) {
+    : request_(request),
+      program_(program),
+      signals_(signals),
+      hosts_(hosts),
+      metrics_(program.folder + "/output.metrics") {
   if (program.rank != nullptr) rendezvous_.emplace(*program.rank, request.timeout_ms + kReadMs);
 }
 
@@ -132,22 +127,24 @@ Status EngineRunner::Meet() {
   return {};
 }
 
-Result<std::vector<Command>> EngineRunner::Commands(SideId id, int64_t steps) const {
-  const Side& side = request_.side(id);
-  const int servers = id == SideId::kNull ? 0 : request_.servers;
+Result<std::vector<Command>> EngineRunner::Commands(const RunResult& run, int64_t steps) const {
+  const Side& side = request_.side(run.side);
+  const int servers = run.side == SideId::kNull ? 0 : request_.servers;
   Command command{.environment = program_.environment};
   command.arguments =
       RunArguments(request_, side, servers, steps, hosts_ != nullptr || rendezvous_);
   command.arguments.insert(command.arguments.begin(), program_.binary);
-  for (const char* output : {"output.metrics", "output.trace"}) {
-    const std::string path = program_.folder + "/" + output;
-    command.arguments.insert(command.arguments.end(), {"--set", output + ("=" + path)});
+  const auto set = [&](const char* key, const std::string& value) {
+    command.arguments.insert(command.arguments.end(), {"--set", key + ("=" + value)});
+  };
+  set("output.metrics", metrics_);
+  if (request_.target_loss) {
+    set("seed", std::to_string(run.seed));
+  } else {
+    set("output.trace", program_.folder + "/output.trace");
   }
   const auto spans = static_cast<int64_t>(2 * spans_per_step_ * static_cast<double>(steps));
-  if (spans > kDefaultSpans) {
-    command.arguments.insert(command.arguments.end(),
-                             {"--set", "output.trace_spans=" + std::to_string(spans)});
-  }
+  if (spans > kDefaultSpans) set("output.trace_spans", std::to_string(spans));
   if (hosts_ != nullptr) return LinkedCommands(side, servers, std::move(command));
   command.output = program_.folder + "/output.0";
   if (rendezvous_) {
@@ -192,11 +189,23 @@ Status EngineRunner::Execute(const std::vector<Command>& commands, RunResult* ru
   if (hosts_ != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(before, hosts_->Counters());
   }
+  report::RunLog log;
+  std::function<bool()> reached;
+  if (request_.target_loss) {
+    reached = [&] {
+      return report::ReadOn(metrics_, &log).ok() &&
+             StepsTo(*request_.target_loss, Values(log.of_steps["loss"]));
+    };
+  }
   const auto begin = std::chrono::steady_clock::now();
-  ENGINE_ASSIGN_OR_RETURN(const std::vector<ProcessEnd> ends,
-                          RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms),
-                                      rendezvous_ ? nullptr : &signals_, kGrace,
-                                      rendezvous_ ? &program_.rank->stop_requested : nullptr));
+  ENGINE_ASSIGN_OR_RETURN(
+      std::vector<ProcessEnd> ends,
+      RunTogether(commands, std::chrono::milliseconds(request_.timeout_ms),
+                  rendezvous_ ? nullptr : &signals_, kGrace,
+                  rendezvous_ ? &program_.rank->stop_requested : nullptr, reached));
+  for (ProcessEnd& end : ends) {  // the one that was told to stop told the others
+    if (request_.target_loss && end.exit_code == 128 + SIGTERM) end.exit_code = 0;
+  }
   run->wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const size_t failed = FirstFailure(ends);
@@ -222,22 +231,26 @@ Result<RunResult> EngineRunner::Run(const Turn& turn, int64_t steps) {
     }
   }
   if (rendezvous_) ENGINE_RETURN_IF_ERROR(Meet());
-  RunResult run{.side = turn.side, .block = turn.block};
+  RunResult run{
+      .side = turn.side,
+      .block = turn.block,
+      .seed = request_.model_seed + static_cast<uint64_t>(request_.target_loss ? turn.pair : 0)};
   ENGINE_ASSIGN_OR_RETURN(const std::vector<Command> commands,
-                          Commands(turn.side, request_.warmup + steps));
+                          Commands(run, request_.warmup + steps));
   ENGINE_RETURN_IF_ERROR(
       Execute(commands, &run).WithContext("a run of %s failed", Name(turn.side)));
   if (!program_.measures()) return run;
-  ENGINE_ASSIGN_OR_RETURN(run.losses, ReadLosses(program_.folder + "/output.metrics"));
+  ENGINE_ASSIGN_OR_RETURN(report::RunLog log, report::ReadRunLog(metrics_));
+  run.losses = Values(log.of_steps["loss"]);
+  if (request_.target_loss) {
+    run.step_seconds = Values(log.of_steps["seconds"]);
+    EndAt(*request_.target_loss, &run);
+    return run;
+  }
   ENGINE_ASSIGN_OR_RETURN(const trace::Trace trace,
                           trace::ReadTrace(program_.folder + "/output.trace"));
   LearnSpans(trace, request_.warmup + steps);
-  ENGINE_ASSIGN_OR_RETURN(TracedSteps traced, MeasureSteps(trace, steps));
-  run.step_seconds = std::move(traced.step_seconds);
-  run.waited_seconds = traced.waited_seconds;
-  run.bytes_per_step = traced.bytes_per_step;
-  run.forward_seconds = traced.forward_seconds;
-  run.backward_seconds = traced.backward_seconds;
+  ENGINE_RETURN_IF_ERROR(MeasureSteps(trace, steps, &run));
   return run;
 }
 

@@ -42,13 +42,14 @@ class EngineRunner {
   EngineRunner(const TrainRequest& request, const Program& program,
                const launch::StopSignals& signals, LinkedHosts* hosts);
 
-  // warmup + `steps` steps of `side`, of which the last `steps` are measured. The error of the run
+  // warmup + `steps` steps of `side`, of which the last `steps` are measured; fewer where a target of
+  // the losses is reached, and then by rank 0's metrics, without a trace. The error of the run
   // when it fails, with its last line and the code that belongs to its exit code. Of ranks of a launcher,
   // rank 0 alone has measured anything.
   Result<RunResult> Run(const Turn& turn, int64_t steps);
 
  private:
-  Result<std::vector<Command>> Commands(SideId side, int64_t steps) const;
+  Result<std::vector<Command>> Commands(const RunResult& run, int64_t steps) const;
   Result<std::vector<Command>> LinkedCommands(const Side& side, int servers, Command rank) const;
   Status Meet();
   void LearnSpans(const trace::Trace& trace, int64_t steps);
@@ -58,6 +59,7 @@ class EngineRunner {
   const Program& program_;
   const launch::StopSignals& signals_;
   LinkedHosts* const hosts_;
+  const std::string metrics_;             // the file of a run
   std::optional<Rendezvous> rendezvous_;  // of the ranks of a launcher, before each run
   std::string place_;                     // where those of the next run find each other
   double spans_per_step_ = 0;             // the most that a rank has recorded so far; 0: not known

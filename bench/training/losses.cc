@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "bench/statistics/summary.h"
+
 namespace engine::bench {
 namespace {
 
@@ -19,7 +21,27 @@ double LossAt(const RunResult& run, size_t index) {
   return index < run.losses.size() ? run.losses[index] : std::numeric_limits<double>::quiet_NaN();
 }
 
+// Mean of the last ones of all runs of a side.
+double LastLosses(const std::vector<RunResult>& runs, SideId side) {
+  std::vector<double> last;
+  for (const RunResult& run : runs) {
+    if (run.side != side) continue;
+    const size_t count = std::min(run.losses.size(), kLossWindow);
+    last.insert(last.end(), run.losses.end() - static_cast<std::ptrdiff_t>(count),
+                run.losses.end());
+  }
+  return Mean(last);
+}
+
 }  // namespace
+
+std::optional<size_t> StepsTo(double target, const std::vector<double>& losses) {
+  for (size_t end = kLossWindow; end <= losses.size(); ++end) {
+    const auto last = losses.begin() + static_cast<std::ptrdiff_t>(end);
+    if (Mean({last - kLossWindow, last}) <= target) return end;
+  }
+  return std::nullopt;
+}
 
 std::optional<LossDifference> FindLossDifference(const std::vector<RunResult>& runs,
                                                  double tolerance) {
@@ -53,13 +75,15 @@ std::string DifferenceInWords(const LossDifference& difference, const std::vecto
         difference.step, difference.loss, run(difference.run));
   }
   const bool same_side = runs[difference.run].side == runs[difference.other_run].side;
+  const double x = difference.loss, y = difference.other_loss;
   return fmt::format(
-      "no conclusion: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, more than {:g} "
-      "apart "
-      "(--loss-tolerance)",
+      "no conclusion: {}: at step {} the loss is {:.7g} in {} and {:.7g} in {}, {:.2g} % apart "
+      "(--loss-tolerance {:g}); the last {} losses are {:.5g} with A and {:.5g} with B. "
+      "Compare the time to a loss: --target-loss",
       same_side ? "a side does not reproduce itself" : "A and B do not compute the same thing",
-      difference.step, difference.loss, run(difference.run), difference.other_loss,
-      run(difference.other_run), tolerance);
+      difference.step, x, run(difference.run), y, run(difference.other_run),
+      100 * std::fabs(x - y) / std::max(std::fabs(x), std::fabs(y)), tolerance, kLossWindow,
+      LastLosses(runs, SideId::kA), LastLosses(runs, SideId::kB));
 }
 
 }  // namespace engine::bench

@@ -40,17 +40,25 @@ constexpr const char* Name(SideId side) {
 struct RunResult {
   SideId side = SideId::kA;
   int block = 0;             // from 0
+  uint64_t seed = 0;         // of the model, unless a side has set another
   double begin_seconds = 0;  // since the first run began
   double wall_seconds = 0;   // of the whole run, start and end included
-  // Of each measured step the time of its slowest rank; steps of the warm-up are left out.
+  // Of each measured step the time of its slowest rank, with a target that of rank 0; steps of the
+  // warm-up are left out.
   std::vector<double> step_seconds;
-  std::vector<double> losses;  // of all steps, from the first
+  std::vector<double> losses;                 // of all steps, from the first
+  std::optional<double> target_seconds = {};  // of the steps until the target of the losses
   double waited_seconds = 0;   // per step, of rank 0's compute lane for transfers: median
   int64_t bytes_per_step = 0;  // that a rank hands to the communicator, what it pulls from servers
                                // not counted; 0: not known
   double forward_seconds = 0, backward_seconds = 0;  // per step: median; 0: not known
   // Counted on the links during the run; with drops it is left out of the comparison.
   uint64_t sent_packets = 0, dropped_packets = 0;
+
+  // What is compared.
+  std::vector<double> Times() const {
+    return target_seconds ? std::vector{*target_seconds} : step_seconds;
+  }
 };
 
 // Of all runs that were compared, the earliest step whose loss differs.
@@ -91,6 +99,10 @@ struct TrainRequest {
   int64_t warmup = 5, steps = 50;  // of each run: dropped, and measured
   int blocks = 3;
   uint64_t seed = 1;  // of the bootstrap
+  // Runs end when the mean of kLossWindow losses is at most so much. Then `steps` is the most, all are
+  // measured, and the seeds of the pairs count from `model_seed`.
+  std::optional<double> target_loss = {};
+  uint64_t model_seed = 1;
   double loss_tolerance = 1e-4;
   int64_t timeout_ms = 600000;         // of one run
   LinkOptions link{.rate = ""};        // no rate: ranks on this host, without a limit
@@ -111,8 +123,10 @@ struct TrainResult {
   Summary steps[kSides];  // seconds, over the measured steps of all runs of a side
   Conditions conditions;
   Ratio ratio;
-  std::optional<LossDifference> difference;  // then there is no conclusion
-  std::string sentence;                      // the conclusion, or why there is none
+  Ratio target_seconds[kSides] = {};  // to the target, with the interval over runs
+  std::optional<LossDifference> difference;
+  bool refused = false;  // losses differ, or a run has not reached the target: there is no ratio
+  std::string sentence;  // the conclusion, or why there is none
 };
 
 }  // namespace engine::bench

@@ -30,10 +30,9 @@ std::vector<trace::StepFigures> FiguresOf(const trace::TimelineIndex& rank, uint
 
 }  // namespace
 
-Result<TracedSteps> MeasureSteps(const trace::Trace& trace, int64_t steps) {
+Status MeasureSteps(const trace::Trace& trace, int64_t steps, RunResult* run) {
   if (trace.ranks.empty()) return Status::Error(StatusCode::kBadData, "the trace has no ranks");
-  TracedSteps result;
-  result.step_seconds.resize(static_cast<size_t>(steps));
+  run->step_seconds.resize(static_cast<size_t>(steps));
   uint64_t last_step = 0;  // of the first rank
   for (const trace::Span& span : trace.ranks[0].spans) {
     if (span.kind == trace::SpanKind::kStep) last_step = std::max(last_step, span.step);
@@ -48,16 +47,16 @@ Result<TracedSteps> MeasureSteps(const trace::Trace& trace, int64_t steps) {
                            static_cast<unsigned long long>(timeline.dropped));
     }
     for (size_t i = 0; i < measured.size(); ++i) {
-      result.step_seconds[i] = std::max(result.step_seconds[i], 1e-9 * measured[i].step);
+      run->step_seconds[i] = std::max(run->step_seconds[i], 1e-9 * measured[i].step);
     }
     const trace::StepFigures medians = trace::Medians(measured);
     const auto share_of_ns = 1e-9 / static_cast<double>(trace.ranks.size());
-    result.forward_seconds += share_of_ns * medians.forward;
-    result.backward_seconds += share_of_ns * medians.backward;
-    result.waited_seconds += share_of_ns * medians.exposed;
-    result.bytes_per_step = std::max(result.bytes_per_step, BytesPerStep(timeline));
+    run->forward_seconds += share_of_ns * medians.forward;
+    run->backward_seconds += share_of_ns * medians.backward;
+    run->waited_seconds += share_of_ns * medians.exposed;
+    run->bytes_per_step = std::max(run->bytes_per_step, BytesPerStep(timeline));
   }
-  return result;
+  return {};
 }
 
 }  // namespace engine::bench

@@ -2,22 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "bench/training/result.h"
 #include "engine/status.h"
 #include "tools/trace/trace_format.h"
 
 namespace engine::bench {
 
-struct TracedSteps {
-  std::vector<double> step_seconds;  // of each step that of its slowest rank
-  // Medians over steps; of several ranks their mean.
-  double forward_seconds = 0, backward_seconds = 0;
-  double waited_seconds = 0;   // the compute lane had nothing to run
-  int64_t bytes_per_step = 0;  // of all transfers of one rank but pulls
-};
-
-// The last `steps` steps of `trace`. kBadData when a rank lacks one of them.
-Result<TracedSteps> MeasureSteps(const trace::Trace& trace, int64_t steps);
+// Adds to `run` what its `trace` says of the last `steps` steps: of several ranks the mean of their
+// medians. kBadData when a rank lacks one of them.
+Status MeasureSteps(const trace::Trace& trace, int64_t steps, RunResult* run);
 
 }  // namespace engine::bench

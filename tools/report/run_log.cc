@@ -64,27 +64,33 @@ void AddLine(const Json& line, RunLog* log) {
 
 }  // namespace
 
-Result<RunLog> ReadRunLog(const std::string& path) {
+Status ReadOn(const std::string& path, RunLog* log) {
   std::ifstream file(path);
   if (!file) {
     return Status::Error(StatusCode::kMissingInput,
                          "cannot read %s: give the file that output.metrics of the run names",
                          path.c_str());
   }
-  RunLog log;
+  file.seekg(log->read_bytes);
   std::string text;
   for (int64_t number = 1; std::getline(file, text); ++number) {
-    if (text.empty()) continue;
     try {
-      AddLine(Json::parse(text), &log);
+      if (!text.empty()) AddLine(Json::parse(text), log);
     } catch (const Json::exception&) {
-      if (file.peek() == std::ifstream::traits_type::eof() && number > 1) break;
+      if (file.peek() == std::ifstream::traits_type::eof() && log->read_bytes > 0) break;
       return Status::Error(StatusCode::kBadData,
                            "%s, line %lld: no metric of a run: give the file that output.metrics "
                            "of the run names",
                            path.c_str(), static_cast<long long>(number));
     }
+    log->read_bytes += static_cast<std::streamoff>(text.size()) + 1;
   }
+  return {};
+}
+
+Result<RunLog> ReadRunLog(const std::string& path) {
+  RunLog log;
+  ENGINE_RETURN_IF_ERROR(ReadOn(path, &log));
   if (log.steps > 0) return log;
   return Status::Error(StatusCode::kBadData, "%s has no steps: the run had not begun",
                        path.c_str());

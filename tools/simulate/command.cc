@@ -22,7 +22,9 @@ struct SimulateFlags {
   command::ConfigFlags config;
   std::vector<std::string> schedulers;
   std::string ranks = "2..4096";
-  std::string bandwidth, latency = "50us", message_cost = "0us", ticket_latency = "100us";
+  std::string bandwidth, inner_bandwidth = "100gbit";
+  std::string latency = "50us", inner_latency = "10us", message_cost = "0us",
+              ticket_latency = "100us";
   std::string pattern = "exchange";
   StudyOptions options{.network = {.unfairness = 1}};  // the numbers among the flags
   bool json = false;
@@ -35,7 +37,17 @@ Status ReadQuantities(const SimulateFlags& flags, StudyOptions* options) {
   ENGINE_ASSIGN_OR_RETURN(network.latency_ns, ParseTime("--latency", flags.latency));
   ENGINE_ASSIGN_OR_RETURN(network.message_ns, ParseTime("--message-cost", flags.message_cost));
   ENGINE_ASSIGN_OR_RETURN(network.ticket_ns, ParseTime("--ticket-latency", flags.ticket_latency));
+  ENGINE_ASSIGN_OR_RETURN(network.inner_bits_per_second,
+                          ParseBitRate("--inner-bandwidth", flags.inner_bandwidth));
+  ENGINE_ASSIGN_OR_RETURN(network.inner_latency_ns,
+                          ParseTime("--inner-latency", flags.inner_latency));
   ENGINE_ASSIGN_OR_RETURN(options->ranks, ParseRanks("--ranks", flags.ranks));
+  for (const int32_t ranks : options->ranks) {
+    if (ranks <= network.ranks_per_host || ranks % network.ranks_per_host == 0) continue;
+    return Status::Error(StatusCode::kInvalidArgument,
+                         "--ranks: %d ranks are no whole number of hosts of %d (--ranks-per-host)",
+                         ranks, network.ranks_per_host);
+  }
   return {};
 }
 
@@ -109,7 +121,7 @@ Status Predict(const SimulateFlags& flags, const command::Environment& environme
 
 void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
   NetworkModel& network = flags->options.network;
-  app->add_option("--bandwidth", flags->bandwidth, "Rate of each rank's link, each way: 375mbit")
+  app->add_option("--bandwidth", flags->bandwidth, "Rate of each host's link, each way: 375mbit")
       ->required()
       ->type_name("RATE");
   app->add_option("--goodput", network.goodput, "Share of the rate that is payload")
@@ -118,6 +130,16 @@ void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
                   "How unequally transfers share a link: 0: not at all; 1: up to 4 to 1")
       ->check(CLI::Range(0.0, 100.0));
   app->add_option("--latency", flags->latency, "Of a message between two ranks, wake-up included")
+      ->type_name("TIME");
+  app->add_option(
+         "--ranks-per-host,--gpus-per-node", network.ranks_per_host,
+         "Ranks that share the link of a host; with several, schedulers are also simulated "
+         "with the communicator hier")
+      ->check(CLI::Range(1, 4096));
+  app->add_option("--inner-bandwidth", flags->inner_bandwidth,
+                  "Rate from each rank to the others of its host, all payload")
+      ->type_name("RATE");
+  app->add_option("--inner-latency", flags->inner_latency, "Of a message inside of a host")
       ->type_name("TIME");
   app->add_option("--message-cost", flags->message_cost, "Time that each message costs its host")
       ->type_name("TIME");
@@ -136,8 +158,9 @@ void AddNetworkFlags(CLI::App* app, SimulateFlags* flags) {
                   "Parameter servers of their own, each with such a link; 0: those inside of the "
                   "ranks, if the configuration has them update")
       ->check(CLI::Range(0, 4096));
-  app->add_option("--pattern", flags->pattern,
-                  "exchange: every rank with every other, as tcp here; ring")
+  app->add_option(
+         "--pattern", flags->pattern,
+         "exchange: every rank with every other, as tcp here; ring. Of hier: on both levels")
       ->check(CLI::IsMember({"exchange", "ring"}));
 }
 

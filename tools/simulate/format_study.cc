@@ -32,6 +32,13 @@ std::string NetworkText(const NetworkModel& network) {
   if (network.copy_bytes_per_second > 0) {
     text += fmt::format(", copies at {:.6g} MB/s", 1e-6 * network.copy_bytes_per_second);
   }
+  if (network.ranks_per_host > 1) {
+    text += fmt::format(
+        "\n          {} ranks of each host share the link; inside {:.6g} Mbit/s of payload for "
+        "each, "
+        "latency {:.1f} us",
+        network.ranks_per_host, 1e-6 * network.inner_bits_per_second, us(network.inner_latency_ns));
+  }
   return text + "\n";
 }
 
@@ -130,6 +137,9 @@ std::string FormatStudyJson(const std::vector<SchedulerStudy>& studies,
                      {"bits_per_second", network.bits_per_second},
                      {"goodput", network.goodput},
                      {"latency_ns", network.latency_ns},
+                     {"ranks_per_host", network.ranks_per_host},
+                     {"inner_bits_per_second", network.inner_bits_per_second},
+                     {"inner_latency_ns", network.inner_latency_ns},
                      {"message_ns", network.message_ns},
                      {"ticket_ns", network.ticket_ns},
                      {"in_flight", network.max_in_flight},

@@ -1,6 +1,6 @@
 #include "tools/simulate/local_profiler.h"
 
-#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "app/model/model_graph.h"
@@ -72,7 +72,6 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
   ENGINE_RETURN_IF_ERROR(executor->memory().InitializeParameters());
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::BatchStream> batches,
                           data_.Batches({.global_batch = samples}));
-  std::vector<double> seconds;
   for (int64_t step = 1; step <= kWarmUpSteps + steps; ++step) {
     ENGINE_ASSIGN_OR_RETURN(const train::Batch* batch, batches->Next());
     const auto result =
@@ -84,14 +83,14 @@ Result<ComputeTimes> LocalProfiler::MeasureCompute(int64_t samples, int64_t step
                         .learning_rate = static_cast<float>(config().train.learning_rate(
                             step, steps, batches->steps_per_epoch()))});
     if (!result.ok()) return result.status();
-    if (step > kWarmUpSteps) seconds.push_back(result->seconds);
   }
   ENGINE_RETURN_IF_ERROR(executor->Flush());
-  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
-  *step_seconds = seconds[static_cast<size_t>(steps / 2)];
   ComputeTimes times;
   ENGINE_RETURN_IF_ERROR(
       times.Learn(run::TimelineOf(*executor, {}), executor->tasks(), kWarmUpSteps + 1));
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<int64_t> tasks, times.For(executor->tasks()));
+  *step_seconds =
+      1e-9 * static_cast<double>(std::accumulate(tasks.begin(), tasks.end(), int64_t{0}));
   return times;
 }
 

@@ -50,7 +50,7 @@ class LocalProfiler {
   Result<graph::Graph> BuildGraph(int64_t samples);
 
   // Trains for a few steps to warm up, then for `steps`, of which it returns the times of the tasks;
-  // `step_seconds`: the median length of a step.
+  // `step_seconds`: their sum.
   Result<ComputeTimes> MeasureCompute(int64_t samples, int64_t steps, double* step_seconds);
 
  private:

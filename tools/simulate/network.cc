@@ -6,6 +6,11 @@
 #include "tools/simulate/served_link.h"
 
 namespace engine::simulate {
+
+double BytesPerNs(const NetworkModel& model) {
+  return model.bits_per_second * model.goodput / 8 * 1e-9;
+}
+
 namespace {
 
 // Rounds beyond these are simulated several at a time, with their sums.
@@ -15,62 +20,93 @@ constexpr int64_t kMostRounds = 64;
 constexpr double kNoBytes = 0.1;
 constexpr double kNoNs = 1e-3;
 
-// A transfer before it is cut into rounds of equal size.
+// What a rank does for a transfer, before it is cut into rounds of equal size.
 struct Traffic {
   double rounds = 0;
-  double messages = 0;    // sent by a rank in each round
-  double link_bytes = 0;  // payload, of all rounds
+  double messages = 0;    // sent in each round
+  double sent_bytes = 0;  // payload, of all rounds
+  double load = 1;      // bytes on the busiest link for each of them, at the rate of a host's link
+  double start_ns = 0;  // of the host, once
+  int64_t latency_ns = 0;
 };
 
-Traffic ExchangeTraffic(const LinkCost& link, TransferKind kind, double bytes, double ranks) {
+// Among `ranks` that are all alike.
+Traffic FlatTraffic(const NetworkModel& model, TransferKind kind, double bytes, double ranks) {
   const double peers = ranks - 1, slice = bytes / ranks;
+  const bool ring = model.pattern == Pattern::kRing;
+  const LinkCost& link = model.link;
   const auto messages_of = [&link](double part) {
     if (link.message_bytes == 0) return 1.0;
     return std::max(1.0, std::ceil(part / static_cast<double>(link.message_bytes)));
   };
   switch (kind) {
     case TransferKind::kAllReduce:
+      if (ring) return {2 * peers, 1, 2 * peers * slice};
       if (ranks <= 2 || bytes <= static_cast<double>(link.exchange_up_to_bytes)) {
         return {messages_of(bytes), peers, peers * bytes};
       }
       return {2 * messages_of(slice), peers, 2 * peers * slice};
     case TransferKind::kReduceScatter:
     case TransferKind::kAllGather:
-      return {messages_of(slice), peers, peers * slice};
-    case TransferKind::kBroadcast:  // of its root, which sends most
-      return {messages_of(bytes), peers, peers * bytes};
-    case TransferKind::kPush:  // has a network of its own
-    case TransferKind::kPull:
-    case TransferKind::kBarrier:
-      break;
+      return {ring ? peers : messages_of(slice), ring ? 1 : peers, peers * slice};
+    case TransferKind::kBroadcast:  // in a ring passed on in slices; else of its root
+      return ring ? Traffic{2 * peers, 1, bytes}
+                  : Traffic{messages_of(bytes), peers, peers * bytes};
+    default:  // barriers; a push and a pull have a network of their own
+      return {ring ? 2 * peers : 1, ring ? 1 : peers, 0};
   }
-  return {1, peers, 0};
 }
 
-Traffic RingTraffic(TransferKind kind, double bytes, double ranks) {
-  const double peers = ranks - 1, slice = bytes / ranks;
-  switch (kind) {
-    case TransferKind::kAllReduce:
-      return {2 * peers, 1, 2 * peers * slice};
-    case TransferKind::kReduceScatter:
-    case TransferKind::kAllGather:
-      return {peers, 1, peers * slice};
-    case TransferKind::kBroadcast:  // passed on in slices
-      return {2 * peers, 1, bytes};
-    case TransferKind::kPush:
-    case TransferKind::kPull:
-    case TransferKind::kBarrier:
-      break;
+double InnerBytesPerNs(const NetworkModel& model) {
+  return model.inner_bits_per_second / 8 * 1e-9;
+}
+
+// A ring leaves a host once, from the last of its ranks. Of what a rank sends to all others the
+// part for other hosts shares the link with that of the other ranks of its host.
+Traffic TrafficOverHosts(const NetworkModel& model, TransferKind kind, double bytes, double ranks) {
+  Traffic traffic = FlatTraffic(model, kind, bytes, ranks);
+  const double local = std::min<double>(model.ranks_per_host, ranks);
+  double inside = local > 1, between = ranks > local;
+  if (model.pattern == Pattern::kExchange) {
+    inside = (local - 1) / (ranks - 1);
+    between = (1 - inside) * (kind == TransferKind::kBroadcast ? 1 : local);
   }
-  return {2 * peers, 1, 0};
+  traffic.load = std::max(between, inside * BytesPerNs(model) / InnerBytesPerNs(model));
+  traffic.latency_ns = ranks > local ? model.latency_ns : model.inner_latency_ns;
+  return traffic;
+}
+
+// The stages of plugins/hier/pipeline.h. While a chunk is between the hosts others are inside: what
+// counts is the slower of the two, after the stages inside of one chunk.
+Traffic HierTraffic(const NetworkModel& model, TransferKind kind, double bytes, double ranks) {
+  const double local = model.ranks_per_host, hosts = ranks / local;
+  const bool whole = kind == TransferKind::kBroadcast;  // by one rank of each host
+  const double part = whole ? bytes : bytes / local;    // between hosts, of a rank
+  Traffic traffic = FlatTraffic(model, kind, part, hosts);
+  traffic.latency_ns = model.latency_ns;
+  traffic.load = whole ? 1 : local;
+  const double chunks = std::max(1.0, part / static_cast<double>(model.hier_part_bytes));
+  // Half of an all-reduce is before that between the hosts, half behind it; so is all of a barrier.
+  const bool twice = kind == TransferKind::kAllReduce || kind == TransferKind::kBarrier;
+  const TransferKind one = kind == TransferKind::kAllReduce ? TransferKind::kAllGather : kind;
+  const double stages = twice ? 2 : 1;
+  const Traffic inside = FlatTraffic(model, one, bytes / chunks, local);
+  const double inside_ns = stages * inside.sent_bytes / InnerBytesPerNs(model);
+  traffic.start_ns =
+      stages * inside.rounds * static_cast<double>(model.inner_latency_ns) + inside_ns;
+  if (traffic.sent_bytes == 0) return traffic;
+  const double between = traffic.load * traffic.sent_bytes / chunks;  // on the link, of a chunk
+  const double slower = std::max(between, inside_ns * BytesPerNs(model));
+  traffic.load = (between + (chunks - 1) * slower) / traffic.sent_bytes;
+  return traffic;
 }
 
 Traffic TrafficOf(const NetworkModel& model, TransferKind kind, uint64_t size_bytes,
                   int32_t ranks) {
   if (ranks <= 1) return {};
-  const auto bytes = static_cast<double>(size_bytes);
-  return model.pattern == Pattern::kRing ? RingTraffic(kind, bytes, ranks)
-                                         : ExchangeTraffic(model.link, kind, bytes, ranks);
+  const bool hier = model.hier && ranks > model.ranks_per_host;
+  return (hier ? HierTraffic : TrafficOverHosts)(model, kind, static_cast<double>(size_bytes),
+                                                 ranks);
 }
 
 // The same for the same number: from 1/(1+f) to 1+f, as often below 1 as above. By the finaliser of
@@ -85,22 +121,20 @@ double WeightOf(uint64_t number, double unfairness) {
 
 }  // namespace
 
-double BytesPerNs(const NetworkModel& model) {
-  return model.bits_per_second * model.goodput / 8 * 1e-9;
-}
-
 TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_bytes,
                     int32_t ranks) {
   const Traffic traffic = TrafficOf(model, kind, size_bytes, ranks);
   if (traffic.rounds == 0) return {};
-  double host_ns = traffic.rounds * (static_cast<double>(model.latency_ns) +
+  double host_ns = traffic.start_ns +
+                   traffic.rounds * (static_cast<double>(traffic.latency_ns) +
                                      traffic.messages * static_cast<double>(model.message_ns));
   if (model.copy_bytes_per_second > 0) {
-    host_ns += traffic.link_bytes / model.copy_bytes_per_second * 1e9;
+    host_ns += traffic.sent_bytes / model.copy_bytes_per_second * 1e9;
   }
   const auto header_bytes =
       static_cast<double>(model.header_bytes) + static_cast<double>(model.link.header_bytes);
-  const double link_bytes = traffic.link_bytes + traffic.rounds * traffic.messages * header_bytes;
+  const double link_bytes =
+      traffic.load * (traffic.sent_bytes + traffic.rounds * traffic.messages * header_bytes);
   const auto rounds = std::min(static_cast<int64_t>(traffic.rounds), kMostRounds);
   const auto share = static_cast<double>(rounds);
   return {.rounds = rounds, .host_ns = host_ns / share, .link_bytes = link_bytes / share};
@@ -108,9 +142,9 @@ TransferCost CostOf(const NetworkModel& model, TransferKind kind, uint64_t size_
 
 double LinkNs(const NetworkModel& model, TransferKind kind, uint64_t size_bytes, int32_t ranks) {
   const bool served = kind == TransferKind::kPush || kind == TransferKind::kPull;
-  const double bytes = served ? ServedLinkBytes(model, size_bytes, ranks)
-                              : TrafficOf(model, kind, size_bytes, ranks).link_bytes;
-  return bytes / BytesPerNs(model);
+  if (served) return ServedLinkBytes(model, size_bytes, ranks) / BytesPerNs(model);
+  const Traffic traffic = TrafficOf(model, kind, size_bytes, ranks);
+  return traffic.load * traffic.sent_bytes / BytesPerNs(model);
 }
 
 Network::Network(const NetworkModel& model, int32_t ranks, bool by_ticket)

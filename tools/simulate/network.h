@@ -23,12 +23,17 @@ enum class Pattern : int32_t {
 
 struct NetworkModel {
   Pattern pattern = Pattern::kExchange;
-  double bits_per_second = 1e9;    // of the link of each rank, each way
+  double bits_per_second = 1e9;    // of the link of each host, each way
   double goodput = 1448.0 / 1514;  // share of it that is payload: TCP over Ethernet, MTU 1500
   int64_t latency_ns = 50'000;     // of a round: from the last byte on the wire to the next round's
                                    // first, wake-ups included
   int64_t message_ns = 0;          // of a host's time for each message of a round
-  LinkCost link = {};              // of the communicator
+  int32_t ranks_per_host = 1;      // which divides the ranks, unless all of them share one
+  double inner_bits_per_second = 100e9;  // from a rank to the others of its host: payload
+  int64_t inner_latency_ns = 10'000;     // of a round inside of a host
+  bool hier = false;  // transfers are stages inside of hosts and between them, each by `pattern`
+  int64_t hier_part_bytes = 256 << 10;  // that a rank moves between hosts at once (hier.part_bytes)
+  LinkCost link = {};                   // of the communicator
   int64_t header_bytes = 66;  // of each message, beyond `goodput` and `link`: one more set of those
                               // of Ethernet, IP and TCP
   double copy_bytes_per_second = 0;  // at which the host handles what it receives; 0: for nothing

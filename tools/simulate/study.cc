@@ -59,36 +59,38 @@ class Compute {
     ComputeTimes times;
     std::optional<ComputeSpread> spread;
   };
-  Result<const Known*> Of(int64_t samples) {
-    const auto known = known_.find(samples);
-    if (known != known_.end()) return &known->second;
-    auto found = traced_ ? Traced(samples) : Measured(samples);
-    if (!found.ok()) return found.status();
-    return &known_.emplace(samples, std::move(*found)).first->second;
+  const Known& Of(int64_t samples) const { return known_.at(samples); }
+
+  // What is measured takes turns: load that comes and goes meets all batches.
+  Status Learn() {
+    const int64_t alone = SamplesAt(1);
+    if (traced_) {
+      ENGINE_ASSIGN_OR_RETURN(known_[alone].times,
+                              LearnFrom(traced_->trace, rank_, alone, options_.network));
+      return {};
+    }
+    std::map<int64_t, std::vector<std::pair<double, ComputeTimes>>> measured;  // by samples
+    measured[alone];
+    for (const int32_t ranks : options_.ranks) measured[SamplesAt(ranks)];
+    for (int i = 0; i < kMeasurements; ++i) {
+      for (auto& [samples, all] : measured) {
+        double seconds = 0;
+        ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
+                                rank_.MeasureCompute(samples, options_.measured_steps, &seconds));
+        all.emplace_back(seconds, std::move(times));
+      }
+    }
+    for (auto& [samples, all] : measured) {
+      std::sort(all.begin(), all.end(),
+                [](const auto& one, const auto& other) { return one.first < other.first; });
+      auto& [median, times] = all[kMeasurements / 2];
+      known_[samples] = {std::move(times),
+                         ComputeSpread{all.front().first, median, all.back().first}};
+    }
+    return {};
   }
 
  private:
-  Result<Known> Traced(int64_t samples) {
-    ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
-                            LearnFrom(traced_->trace, rank_, samples, options_.network));
-    return Known{std::move(times), {}};
-  }
-
-  // The times of the measurement in the middle.
-  Result<Known> Measured(int64_t samples) {
-    std::vector<std::pair<double, ComputeTimes>> all;
-    for (int i = 0; i < kMeasurements; ++i) {
-      double seconds = 0;
-      ENGINE_ASSIGN_OR_RETURN(ComputeTimes times,
-                              rank_.MeasureCompute(samples, options_.measured_steps, &seconds));
-      all.emplace_back(seconds, std::move(times));
-    }
-    std::sort(all.begin(), all.end(),
-              [](const auto& one, const auto& other) { return one.first < other.first; });
-    auto& [median, times] = all[kMeasurements / 2];
-    return Known{std::move(times), ComputeSpread{all.front().first, median, all.back().first}};
-  }
-
   LocalProfiler& rank_;
   const std::optional<TracedRun>& traced_;
   const StudyOptions& options_;
@@ -118,9 +120,10 @@ void AddParts(const exec::TaskGraph& graph, const std::vector<int64_t>& compute_
 
 class StudyOfScheduler {
  public:
-  StudyOfScheduler(LocalProfiler& rank, Compute& compute, const StudyOptions& options)
-      : rank_(rank), compute_(compute), options_(options) {
-    study_.scheduler = rank.config().plugins.scheduler.entry.name;
+  StudyOfScheduler(LocalProfiler& rank, const Compute& compute, const StudyOptions& options,
+                   bool hier)
+      : rank_(rank), compute_(compute), options_(options), hier_(hier) {
+    study_.scheduler = rank.config().plugins.scheduler.entry.name + (hier ? "+hier" : "");
   }
 
   Result<SchedulerStudy> Run() {
@@ -139,12 +142,18 @@ class StudyOfScheduler {
  private:
   Result<Prediction> Predict(int32_t ranks) {
     Prediction prediction{.ranks = ranks, .samples = compute_.SamplesAt(ranks)};
-    ENGINE_ASSIGN_OR_RETURN(const Compute::Known* compute, compute_.Of(prediction.samples));
-    const ComputeTimes* times = &compute->times;
-    prediction.compute = compute->spread;
+    const Compute::Known& compute = compute_.Of(prediction.samples);
+    const ComputeTimes* times = &compute.times;
+    prediction.compute = compute.spread;
     ENGINE_ASSIGN_OR_RETURN(const StepModel* model, ModelOf(prediction.samples));
     NetworkModel network = options_.network;
+    network.hier = hier_;
     network.collective = model->collective(network.servers);
+    if (!network.collective && network.ranks_per_host > 1) {
+      return Status::Error(StatusCode::kInvalidArgument,
+                           "parameter servers are simulated with one rank on each host: leave out "
+                           "--ranks-per-host");
+    }
     LinkModel* const link = Query<LinkModel>(*rank_.plugins().communicator);
     if (link != nullptr) network.link = link->cost();
     ENGINE_ASSIGN_OR_RETURN(const StepPlan plan,
@@ -176,8 +185,9 @@ class StudyOfScheduler {
   }
 
   LocalProfiler& rank_;
-  Compute& compute_;
+  const Compute& compute_;
   const StudyOptions& options_;
+  const bool hier_;
   std::map<int64_t, std::unique_ptr<StepModel>> models_;  // by samples
   SchedulerStudy study_;
 };
@@ -192,12 +202,17 @@ Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& 
   ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> source,
                           LocalProfiler::Create(traced ? traced->config : configs[0], log));
   Compute compute(*source, traced, options);
+  ENGINE_RETURN_IF_ERROR(compute.Learn());
   std::vector<SchedulerStudy> studies;
   for (const config::Config& config : configs) {
     ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<LocalProfiler> rank,
                             LocalProfiler::Create(config, log));
-    ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study, StudyOfScheduler(*rank, compute, options).Run());
-    studies.push_back(std::move(study));
+    for (const bool hier : {false, true}) {
+      if (hier && options.network.ranks_per_host == 1) continue;
+      ENGINE_ASSIGN_OR_RETURN(SchedulerStudy study,
+                              StudyOfScheduler(*rank, compute, options, hier).Run());
+      studies.push_back(std::move(study));
+    }
   }
   return studies;
 }

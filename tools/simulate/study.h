@@ -20,7 +20,7 @@ struct StudyOptions {
   int64_t measured_steps = 5;  // run to time the compute; not with a trace
 };
 
-// Measured several times; seconds of a step of one rank with so many samples.
+// Measured several times; seconds that the tasks of a step take one rank with so many samples.
 struct ComputeSpread {
   double least = 0, median = 0, most = 0;
 };
@@ -45,8 +45,8 @@ struct Prediction {
 };
 
 struct SchedulerStudy {
-  std::string scheduler;
-  Prediction alone;  // one rank
+  std::string scheduler;  // and "+hier" where transfers go as the communicator hier sends them
+  Prediction alone;       // one rank
   std::vector<Prediction> predictions;
   std::vector<std::string> warnings;  // of the scheduler
 };
@@ -57,7 +57,8 @@ struct TracedRun {
   config::Config config;
 };
 
-// `configs` differ in their schedulers. The compute is that of `traced`, or it is measured here:
+// `configs` differ in their schedulers; each is studied without `network.hier` and, with several ranks
+// on a host, with it. The compute is that of `traced`, or it is measured here:
 // with one rank, in this process, under the first configuration.
 Result<std::vector<SchedulerStudy>> RunStudy(const std::vector<config::Config>& configs,
                                              const std::optional<TracedRun>& traced,

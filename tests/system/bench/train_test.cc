@@ -81,6 +81,19 @@ TEST_F(BenchTrain, GivesNoConclusionOnDifferentLosses) {
   EXPECT_THAT(outcome.out, HasSubstr("differ at step"));
 }
 
+TEST_F(BenchTrain, TrainsUntilTheLossIsReached) {
+  const auto json = nlohmann::json::parse(
+      Output(Bench("bench train run.pbtxt -n 2 --blocks 1 --quiet --format json "
+                   "--b-set train.learning_rate.base=0.1 --target-loss 1.2 --steps 900000")));
+  for (const auto& run : json["runs"]) {
+    EXPECT_GE(run["losses"].size(), 20u);
+    EXPECT_LT(run["losses"].size(), 900000u);
+    EXPECT_GT(run["target_seconds"], 0);
+  }
+  EXPECT_EQ(json["runs"][1]["seed"], 3);
+  EXPECT_EQ(json["runs"][2]["seed"], 4);
+}
+
 TEST_F(BenchTrain, RefusesWhatCannotBeCompared) {
   const std::vector<Mistake> mistakes = {
       {"8 --b no_such", 79, AllOf(HasSubstr("side B"), HasSubstr("no_such"))},

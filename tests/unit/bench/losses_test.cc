@@ -33,7 +33,9 @@ TEST(Losses, TheEarliestStepThatDiffersIsNamed) {
   EXPECT_EQ(difference->other_run, 2u);
   EXPECT_THAT(DifferenceInWords(*difference, runs, 1e-4),
               AllOf(HasSubstr("no conclusion: A and B do not compute the same thing: at step 2"),
-                    HasSubstr("1.5 in run 1 (A)"), HasSubstr("1.6 in run 3 (B)")));
+                    HasSubstr("1.5 in run 1 (A)"), HasSubstr("1.6 in run 3 (B), 6.3 % apart"),
+                    HasSubstr("the last 20 losses are 1.5667 with A and 1.5667 with B"),
+                    HasSubstr("--target-loss")));
 }
 
 TEST(Losses, ASideThatDiffersFromItselfIsNamed) {
@@ -57,6 +59,21 @@ TEST(Losses, WhatIsNotANumberAgreesWithNothing) {
   ASSERT_TRUE(difference);
   EXPECT_EQ(difference->step, 2);
   EXPECT_THAT(DifferenceInWords(*difference, runs, 1), HasSubstr("nan in run 1 (A)"));
+}
+
+// One low loss is none yet.
+TEST(Losses, ATargetIsReachedByTheMeanOfAWindow) {
+  std::vector<double> losses(kLossWindow, 2.0);
+  losses[3] = 0;
+  EXPECT_EQ(StepsTo(1.9, losses), kLossWindow);
+  EXPECT_EQ(StepsTo(1.8, losses), std::nullopt);
+  losses.insert(losses.end(), {0, 0, 2, 0});
+  EXPECT_EQ(StepsTo(1.8, losses), kLossWindow + 1);
+  EXPECT_EQ(StepsTo(1.7, losses), kLossWindow + 2);
+  losses.pop_back();
+  EXPECT_EQ(StepsTo(1.65, losses), std::nullopt);
+  losses.resize(kLossWindow - 1);
+  EXPECT_EQ(StepsTo(3, losses), std::nullopt);
 }
 
 TEST(Losses, WithoutCommunicationTheyMayDiffer) {

@@ -18,6 +18,9 @@ TEST(Order, AlternatesInBlocks) {
   EXPECT_EQ(Letters(MakeOrder(3, false)), "ABBAABBAABBA");
   EXPECT_EQ(Letters(MakeOrder(2, true)), "ABBAnABBAn");
   EXPECT_EQ(MakeOrder(2, true).back().block, 1);
+  std::vector<int> pairs;
+  for (const Turn& turn : MakeOrder(2, false)) pairs.push_back(turn.pair);
+  EXPECT_THAT(pairs, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
 }
 
 TEST(Order, NeighboursArePairs) {

@@ -67,6 +67,14 @@ TEST_F(ProcessGroup, ASignalStopsAll) {
   EXPECT_EQ(signals_.Read(), SIGTERM) << "it is left for whoever cleans up";
 }
 
+TEST_F(ProcessGroup, WhatIsEnoughIsToldToStop) {
+  const auto ends = ValueOf(RunTogether({Shell("trap 'echo told; exit 3' TERM; sleep 60 & wait")},
+                                        std::chrono::seconds(20), &signals_, kGrace, nullptr,
+                                        [] { return true; }));
+  EXPECT_TRUE(ends[0].exit_code == 3 || ends[0].exit_code == 128 + SIGTERM);  // before the trap
+  EXPECT_FALSE(ends[0].killed);
+}
+
 TEST_F(ProcessGroup, AProgramThatIsNotThereIsNamed) {
   Command command = Shell("");
   command.arguments = {"/no/such/program"};

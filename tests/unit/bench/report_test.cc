@@ -34,6 +34,35 @@ TEST(Conclude, SaysWhichIsFaster) {
   EXPECT_THAT(Concluded(SampleResult(10)).sentence, StartsWith("not separable"));
 }
 
+TrainResult ToALoss(const std::vector<std::optional<double>>& seconds) {
+  TrainResult result = SampleResult(8);
+  result.request.target_loss = 1.6;
+  for (size_t i = 0; i < result.runs.size(); ++i) {
+    result.runs[i].target_seconds = seconds[i];
+    result.runs[i].losses[0] += static_cast<double>(i);
+  }
+  return Concluded(result);
+}
+
+TEST(Conclude, ComparesTheTimeToALoss) {
+  const TrainResult result = ToALoss({6, 3, 3, 6, 6, 3, 3, 6});
+  EXPECT_THAT(result.sentence,
+              AllOf(StartsWith("B is 2.00x faster than A"), EndsWith(", to a loss of 1.6")));
+  EXPECT_THAT(TrainText(result), HasSubstr("seconds to a loss of 1.6, B               3.00 (95 % "
+                                           "interval 3.00 to 3.00), after 5 steps (median)"));
+  const auto json = nlohmann::json::parse(TrainJson(result));
+  EXPECT_NEAR(json["target_seconds"]["A"]["mean"].get<double>(), 6, 1e-6);
+  EXPECT_EQ(json["runs"][1]["target_seconds"], 3);
+}
+
+TEST(Conclude, ATargetThatARunMissesIsNoConclusion) {
+  const TrainResult result = ToALoss({6, 3, {}, 6, 6, 3, 3, 6});
+  EXPECT_THAT(result.sentence,
+              HasSubstr("in 4 steps A reached a loss of 1.6 in 4 of 4 runs and B in 3"));
+  EXPECT_TRUE(nlohmann::json::parse(TrainJson(result))["ratio"].is_null());
+  EXPECT_THAT(TrainHtml(result), HasSubstr(">no conclusion<"));
+}
+
 TEST(Conclude, AControlPassesOrFails) {
   TrainResult even = SampleResult(10), uneven = SampleResult(8);
   even.request.same = uneven.request.same = true;

@@ -38,7 +38,8 @@ trace::RankTimeline Timeline(int rank, const std::vector<int64_t>& step_ms) {
 
 TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
   const trace::Trace trace{{}, {Timeline(0, {50, 4, 6, 5}), Timeline(1, {60, 5, 4, 5})}};
-  const auto steps = ValueOf(MeasureSteps(trace, 3));
+  RunResult steps;
+  ASSERT_THAT(MeasureSteps(trace, 3, &steps), IsOk());
   EXPECT_THAT(steps.step_seconds, ElementsAre(DoubleEq(5e-3), DoubleEq(6e-3), DoubleEq(5e-3)));
   EXPECT_DOUBLE_EQ(steps.forward_seconds, 1e-3);
   EXPECT_DOUBLE_EQ(steps.backward_seconds, 2e-3);
@@ -48,9 +49,10 @@ TEST(MeasureSteps, TakesTheSlowestRankOfEachStep) {
 
 TEST(MeasureSteps, ARankWithoutAStepIsAnError) {
   const trace::Trace trace{{}, {Timeline(0, {5, 5, 5}), Timeline(1, {5, 5})}};
-  EXPECT_THAT(MeasureSteps(trace, 3),
+  RunResult steps;
+  EXPECT_THAT(MeasureSteps(trace, 3, &steps),
               FailsWith(StatusCode::kBadData, HasSubstr("rank 1 holds 2 of 3 measured steps")));
-  EXPECT_FALSE(MeasureSteps({}, 1).ok());
+  EXPECT_FALSE(MeasureSteps({}, 1, &steps).ok());
 }
 
 }  // namespace

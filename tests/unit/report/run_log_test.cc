@@ -63,8 +63,12 @@ TEST_F(RunLogTest, StepsThatAResumedRunRepeatedCountOnce) {
 }
 
 TEST_F(RunLogTest, ALineThatWasCutOffAtTheEndIsLeftOut) {
-  const RunLog log = ValueOf(Read(Step(1, 3) + R"({"event":"step","st)"));
+  const std::string second = Step(2, 2);
+  RunLog log = ValueOf(Read(Step(1, 3) + second.substr(0, 20)));
   EXPECT_EQ(log.steps, 1);
+  std::ofstream(path_, std::ios::app) << second.substr(20) << Step(3, 1);
+  EXPECT_THAT(ReadOn(path_, &log), IsOk());
+  EXPECT_THAT(log.of_steps.at("loss"), ElementsAre(Pair(1, 3), Pair(2, 2), Pair(3, 1)));
 }
 
 TEST_F(RunLogTest, WhatIsNoLogOfARunIsRefused) {

@@ -149,6 +149,55 @@ TEST(TransferCostTest, ExchangeSendsWhatTheCommunicatorSaysItSends) {
   EXPECT_EQ(CostOf(model, TransferKind::kAllReduce, 400 << 10, 2).rounds, 1);
 }
 
+// Two hosts of two ranks. What leaves a host, of S: by a ring 2 (N-1)/N, by an exchange from each of
+// its ranks half of that for each of the two others; by stages of hier 2 (H-1)/H.
+TEST(TransferCostTest, RanksOfAHostShareItsLink) {
+  NetworkModel model = PlainLink();
+  model.ranks_per_host = 2;
+  const auto link_ns = [&](TransferKind kind) { return LinkNs(model, kind, 4000, 4); };
+  EXPECT_DOUBLE_EQ(link_ns(TransferKind::kAllReduce), 8000);
+  EXPECT_DOUBLE_EQ(link_ns(TransferKind::kAllGather), 4000);
+  EXPECT_DOUBLE_EQ(link_ns(TransferKind::kBroadcast), 8000);
+  model.pattern = Pattern::kRing;
+  EXPECT_DOUBLE_EQ(link_ns(TransferKind::kAllReduce), 6000);
+  EXPECT_DOUBLE_EQ(link_ns(TransferKind::kBroadcast), 4000);
+  model.hier = true;
+  for (const Pattern pattern : {Pattern::kRing, Pattern::kExchange}) {
+    model.pattern = pattern;
+    EXPECT_DOUBLE_EQ(link_ns(TransferKind::kAllReduce), 4000);
+    EXPECT_DOUBLE_EQ(link_ns(TransferKind::kReduceScatter), 2000);
+    EXPECT_DOUBLE_EQ(link_ns(TransferKind::kAllGather), 2000);
+    EXPECT_DOUBLE_EQ(link_ns(TransferKind::kBroadcast), 4000);
+    EXPECT_DOUBLE_EQ(link_ns(TransferKind::kBarrier), 0);
+  }
+}
+
+TEST(TransferCostTest, StagesInsideComeFirst) {
+  NetworkModel model = PlainLink();
+  model.ranks_per_host = 2;
+  model.hier = true;
+  model.latency_ns = 100;
+  model.inner_latency_ns = 10;
+  model.inner_bits_per_second = 32e9;  // 4 bytes/ns
+  const auto cost = [&](TransferKind kind) { return CostOf(model, kind, 4000, 4); };
+  // Reduce-scatter and all-gather of 2000 bytes for the other rank each.
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllReduce).host_ns, 2 * (10 + 500) + 100);
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllGather).host_ns, 10 + 500 + 100);
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kBarrier).host_ns, 2 * 10 + 100);
+  // In four chunks the stages inside of the first are all that is not behind the link.
+  model.hier_part_bytes = 500;
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllReduce).host_ns, 2 * 10 + 250 + 100);
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllReduce).link_bytes, 4000);
+  // Inside it is slower: 2000 ns for a chunk, of which the last 1000 more between hosts.
+  model.inner_bits_per_second = 4e9;
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllReduce).host_ns, 2 * 10 + 2000 + 100);
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllReduce).link_bytes, 3 * 2000 + 1000);
+  // On one host there is nothing between.
+  model.ranks_per_host = 4;
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllGather).host_ns, 10);
+  EXPECT_DOUBLE_EQ(cost(TransferKind::kAllGather).link_bytes, 2 * 3000);
+}
+
 TEST(TransferCostTest, HostsTakeTheirTimeForBytes) {
   NetworkModel model = PlainLink();
   model.copy_bytes_per_second = 1e9;

@@ -45,6 +45,8 @@ TEST_F(SimulateCommandTest, RefusesWhatItCannotUse) {
   ExpectRefused({
       {"simulate run.pbtxt --bandwidth fast", 2, HasSubstr("375mbit")},
       {"simulate run.pbtxt --bandwidth 1gbit --ranks 4097", 2, HasSubstr("2..4096")},
+      {"simulate run.pbtxt --bandwidth 1gbit --ranks 2,4,6 --gpus-per-node 4", 2,
+       HasSubstr("6 ranks are no whole number of hosts of 4")},
       {"simulate gone.pbtxt --bandwidth 1gbit", 66, HasSubstr("gone.pbtxt")},
       {"simulate run.pbtxt --bandwidth 1gbit --schedulers fifo_shed", 79, HasSubstr("fifo_sched")},
       {"simulate broken.json --bandwidth 1gbit", 65, HasSubstr("broken.json")},

@@ -168,6 +168,25 @@ TEST(StudyTest, ServersOfTheirOwnAreBeside) {
   }
 }
 
+// Hier pays for bytes, and costs latencies.
+TEST(StudyTest, SaysWhetherHierPays) {
+  const std::vector<config::Config> configs = LoadAll({"fifo_sched"});
+  const TracedRun traced = MakeTrace(configs[0]);
+  StudyOptions options = Options({2, 4});
+  options.network.ranks_per_host = 2;
+  const auto studies = ValueOf(RunStudy(configs, traced, options));
+  EXPECT_THAT(Ranking(studies, 4), ElementsAre("fifo_sched+hier", "fifo_sched"));
+  EXPECT_EQ(studies[0].predictions[0].step, studies[1].predictions[0].step) << "one host";
+  EXPECT_THAT(FormatStudy(studies, options), HasSubstr("2 ranks of each host share the link"));
+  options.network.bits_per_second = 1e13;
+  options.network.inner_latency_ns = 1'000'000;
+  options.network.latency_ns = 1;
+  EXPECT_EQ(Ranking(ValueOf(RunStudy(configs, traced, options)), 4).front(), "fifo_sched");
+  options.network.servers = 2;
+  EXPECT_THAT(RunStudy(configs, std::nullopt, options),
+              FailsWith(StatusCode::kInvalidArgument, HasSubstr("--ranks-per-host")));
+}
+
 TEST(StudyTest, FourThousandRanks) {
   StudyOptions options = Options({4096});
   options.network.pattern = Pattern::kRing;
