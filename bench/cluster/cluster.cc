@@ -13,6 +13,12 @@ namespace {
 
 constexpr int kFirstRounds = 4;  // of many sides, of which few are looked at again
 
+bool IsWrong(const SweepResult& result, size_t contender) {
+  return std::any_of(result.rows.begin(), result.rows.end(), [&](const SweepRow& row) {
+    return row.timings[kInPlace][contender].wrong > 0;
+  });
+}
+
 class Cluster {
  public:
   Cluster(const ClusterRequest& request, base::RankContext& rank,
@@ -159,16 +165,28 @@ Status Cluster::Probe() {
 Result<SweepResult> Cluster::Sweep(const SweepRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(SweepResult result, RunSweep(request, sessions_, [](auto&) {}));
   if (result_.wrong_in_words.empty()) result_.wrong_in_words = result.wrong_in_words;
+  const auto drop = [&](const std::string& name, const Status& why) {
+    LeaveOut(name, why.WithContext("%s of %s", Name(request.kind), Name(request.dtype)));
+    // What is not offered says nothing about the rest; what breaks once is not waited for again.
+    if (why.code() == StatusCode::kPlugin) return;
+    std::erase_if(contenders_, [&](const Contender& one) { return one.label == name; });
+  };
   for (size_t i = 0; i < request.contenders.size(); ++i) {
     const Status& failure = result.failures[i];
     if (failure.ok()) continue;
-    LeaveOut(request.contenders[i].label,
-             failure.WithContext("%s of %s", Name(request.kind), Name(request.dtype)));
-    // What is not offered says nothing about the rest; what breaks once is not waited for again.
-    if (failure.code() == StatusCode::kPlugin) continue;
-    std::erase_if(contenders_, [&](const Contender& contender) {
-      return contender.label == request.contenders[i].label;
-    });
+    drop(request.contenders[i].label, failure);
+  }
+  // Rank 0 alone has counted. Who is wrong once is trusted nowhere.
+  ENGINE_ASSIGN_OR_RETURN(const std::string wrong, Decide([&] {
+                            std::vector<std::string> names;
+                            for (size_t i = 0; i < request.contenders.size(); ++i) {
+                              if (IsWrong(result, i)) names.push_back(request.contenders[i].label);
+                            }
+                            return plugins::Join(names, "\n");
+                          }));
+  if (wrong.empty()) return result;
+  for (const std::string& name : plugins::Split(wrong, '\n')) {
+    drop(name, Status::Error(StatusCode::kBadData, "it gives wrong results"));
   }
   return result;
 }
@@ -189,25 +207,12 @@ Status Cluster::MeasureCollectives() {
   return {};
 }
 
-// From the sweeps of the first dtype the table of by_size, if one communicator is not the best of
-// all, as one more contender.
+// The table of by_size, if one communicator is not the best of all, as one more contender.
 Status Cluster::FindTable() {
   if (request_.by_size == nullptr) return {};
-  const std::vector<std::string> names = NamesOf(result_.sweeps[0].request.contenders);
   ENGINE_ASSIGN_OR_RETURN(const std::string text, Decide([&] {
-                            std::vector<Entry> all;
-                            for (const ClusterSweep& sweep : result_.sweeps) {
-                              if (sweep.request.dtype != request_.dtypes[0]) continue;
-                              const std::vector<Contender>& contenders = sweep.request.contenders;
-                              for (Entry entry : EntriesOf(sweep.request, sweep.result)) {
-                                // Numbers as in the first sweep: later ones may have fewer.
-                                const auto found = std::find(names.begin(), names.end(),
-                                                             contenders[entry.contender].label);
-                                entry.contender = static_cast<size_t>(found - names.begin());
-                                all.push_back(entry);
-                              }
-                            }
-                            return plugins::Join(BySizeOptions(all, names), "\n");
+                            return plugins::Join(
+                                BySizeOptions(result_.sweeps, NamesOf(contenders_)), "\n");
                           }));
   if (text.empty()) return {};
   table_ = plugins::Split(text, '\n');
@@ -268,7 +273,7 @@ Status Cluster::CompareCommunicators() {
     const auto found = named(name);
     if (name == first || found == contenders_.end()) continue;
     request.contenders.push_back(*found);
-    fragments.push_back(Fragment({name}, name == "by_size" ? table_ : Options()));
+    fragments.push_back(Fragment({found->choice}));
   }
   turns_.assign(1, {});
   if (request.contenders.size() > 1) {
@@ -365,8 +370,7 @@ Status Cluster::CompareTraining() {
   std::vector<std::string> fragments;
   for (const TrainingSide& side : last) {
     const plugin::PluginSelection& chosen = side.config.plugins();
-    fragments.push_back(
-        Fragment({chosen.communicator.entry.name, chosen.scheduler.entry.name}, side.options));
+    fragments.push_back(Fragment({chosen.communicator, chosen.scheduler}));
   }
   const plugin::PluginSelection& usual = sides[0].config.plugins();
   Conclude(usual.communicator.entry.name + ", " + usual.scheduler.entry.name,

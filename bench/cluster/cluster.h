@@ -43,11 +43,6 @@ struct PairClass {
 };
 constexpr int64_t kSmallBytes = 4, kLargeBytes = 4 << 20;
 
-struct ClusterSweep {
-  SweepRequest request;
-  SweepResult result;
-};
-
 struct ClusterResult {
   std::vector<int> hosts;                                     // of each rank
   std::vector<std::pair<std::string, std::string>> left_out;  // who and why
