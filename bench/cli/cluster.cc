@@ -104,6 +104,8 @@ Result<bench::ClusterRequest> MakeClusterRequest(const BenchClusterFlags& flags,
                             command::LoadConfig(side, environment, usual));
     return config.OnHost(network);
   };
+  const auto config = model.load({}, {});  // before minutes are spent on the communicators
+  if (!config.ok()) return config.status();
   return request;
 }
 

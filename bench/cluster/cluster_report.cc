@@ -41,14 +41,15 @@ std::vector<TextTable> PairTables(const ClusterResult& result, bool spread) {
   std::vector<TextTable> tables;
   for (const PairClass& pair : result.pairs) {
     TextTable& table = tables.emplace_back();
-    table.title =
-        fmt::format("Two ranks, {} ({} and {}): all-reduce of {} in us, of {} in GB/s", pair.name,
-                    pair.ranks[0], pair.ranks[1], SizeText(kSmallBytes), SizeText(kLargeBytes));
+    table.title = fmt::format("Two ranks, {} (0 and {}): all-reduce of {} in us, of {} in GB/s",
+                              pair.name, pair.other, SizeText(kSmallBytes), SizeText(kLargeBytes));
     table.rows.push_back({"", "latency", "bandwidth"});
-    for (size_t i = 0; i < result.pair_names.size(); ++i) {
-      const Summary &small = pair.small_us[i], &large = pair.large_us[i];
+    const auto& [request, found] = pair.sweep;
+    for (size_t i = 0; i < request.contenders.size() && found.rows.size() == 2; ++i) {
+      const Summary &small = found.rows[0].timings[kInPlace][i].us,
+                    &large = found.rows[1].timings[kInPlace][i].us;
       const auto rate = [&](double us) { return fmt::format("{:.3f}", kLargeBytes / us * 1e-3); };
-      table.rows.push_back({result.pair_names[i], TimeText(small, spread),
+      table.rows.push_back({request.contenders[i].label, TimeText(small, spread),
                             large.median <= 0 ? "-"
                             : !spread         ? rate(large.median)
                                       : rate(large.median) + " (" + rate(large.p90) + " to " +

@@ -1,4 +1,5 @@
 // What to use on the ranks of this run, asked in little time.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using BenchCluster = CliTest;
 
@@ -25,7 +27,10 @@ TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
                          HasSubstr("\n1 KiB  "), HasSubstr("~ "),
                          HasSubstr("the default communicator, shm, was not measured")));
   EXPECT_THAT(Read("out/report.html"), AllOf(HasSubstr("Who wins where"), HasSubstr("<svg")));
-  EXPECT_THAT(Read("out/results.json"), HasSubstr("\"dtype\": \"float32\""));
+  const auto sweeps = nlohmann::json::parse(Read("out/results.json"));
+  ASSERT_EQ(sweeps.size(), 2u) << "a pair, and all";
+  EXPECT_EQ(sweeps[0]["rows"][1]["bytes"], 4 << 20);
+  EXPECT_EQ(sweeps[1]["dtype"], "float32");
 }
 
 TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
@@ -73,6 +78,13 @@ TEST_F(BenchCluster, AnOverrideForNobodyIsRefused) {
   const Outcome outcome = Run(std::string(kCommand) + "--communicators tcp --set tpc.io_threads=2");
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_THAT(outcome.err, HasSubstr("--set tpc.io_threads=2 is for no plugin"));
+}
+
+TEST_F(BenchCluster, AConfigurationThatCannotBeIsRefusedBeforeAnythingIsMeasured) {
+  const Outcome outcome =
+      Run("bench cluster -n 2 --communicators tcp --model run.pbtxt --set train.steppes=1");
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("steppes"), Not(HasSubstr("which communicators"))));
 }
 
 }  // namespace
