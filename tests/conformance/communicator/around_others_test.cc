@@ -121,7 +121,8 @@ TEST(Hier, AFailureNamesTheRankOfTheRunAndTheTransfer) {
     const Status status = SubmitAndWait(*ranks[rank], transfer);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     EXPECT_EQ(status.rank(), 3) << status.message();
-    EXPECT_THAT(status.message(), HasSubstr("all-reduce of 400 kB (bucket 5, sequence 7)"));
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("all-reduce of 400 kB (bucket 5, sequence 7)"),
+                                        HasSubstr("of 'hier/")));
   });
 }
 
