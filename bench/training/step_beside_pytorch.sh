@@ -58,16 +58,16 @@ on_hosts() {  # command ...: the same on the linked hosts; what host 0 has recei
 }
 
 ours() {  # name model ranks plugins precision
-  local words run=(as_ranks "$3") output=/dev/null
+  local words run=(as_ranks "$3")
   read -ra words <<<"$(settings "$2")"
   rm -f "$out/metrics" "$out/received"
-  if [ "$3" = linked ]; then run=(on_hosts) output=/dev/stderr; fi
+  if [ "$3" = linked ]; then run=(on_hosts); fi
   # The peak of rank 0 alone is read.
   # shellcheck disable=SC2016
   "${run[@]}" bash -c '/usr/bin/time -o "$1.$RANK" -f %M "${@:2}"' _ "$out/time" "$engine" run "${words[@]}" -q --insecure \
     --plugins "$4,$(optimizer "$2"),cpu_ops" --set train.steps=$((steps + 5)) \
     --set train.evaluate_every=-1 --set output.checkpoint= --set output.sample_bytes=0 --set train.checkpoint_every=0 \
-    --set "output.metrics=$out/metrics" --set cpu_ops.threads=1 --set "cpu_ops.precision=$5" >"$output"
+    --set "output.metrics=$out/metrics" --set cpu_ops.threads=1 --set "cpu_ops.precision=$5" >&2
   # Parameters are host 0's at the start: what it receives is that of the steps.
   /usr/bin/python3 - "$out/metrics" "$(cat "$out/time.0")" "$(cat "$out/received" 2>/dev/null || echo 0)" >>"$out/$2.$3.$1" <<'PYTHON'
 import json, sys
