@@ -52,7 +52,7 @@ as_ranks() {  # ranks command ...
 }
 on_hosts() {  # command ...: the same on the linked hosts; what host 0 has received of the other is kept beside
   # shellcheck disable=SC2016  # for the shell of the rank
-  "$engine" bench hosts --link "$link" -n 2 --ranks-per-host "$ranks_per_host" --timeout 120 -- bash -c \
+  "$engine" bench hosts --link "$link" -n 2 --ranks-per-host "$ranks_per_host" --timeout 300 -- bash -c \
     'taskset -c $((RANK % $(nproc --all))) "${@:2}" && { [ "$RANK" != 0 ] || cat /sys/class/net/eth0/statistics/rx_bytes >"$1"; }' \
     _ "$out/received" "$@"
 }
