@@ -53,9 +53,13 @@ Status UseProfile(const std::string& name, const std::string& folder, TrainReque
 Status WriteClusterFiles(const ClusterResult& result, const SweepConditions& conditions,
                          const std::string& folder) {
   std::string sweeps;
-  for (const ClusterSweep& sweep : result.sweeps) {
-    sweeps += (sweeps.empty() ? "[" : ",") + SweepJson(sweep.request, conditions, sweep.result);
-  }
+  const auto add = [&](const ClusterSweep& sweep, int ranks) {
+    SweepConditions of_sweep = conditions;
+    of_sweep.ranks = ranks;
+    sweeps += (sweeps.empty() ? "[" : ",") + SweepJson(sweep.request, of_sweep, sweep.result);
+  };
+  for (const PairClass& pair : result.pairs) add(pair.sweep, 2);
+  for (const ClusterSweep& sweep : result.sweeps) add(sweep, conditions.ranks);
   ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/report.html", ClusterHtml(result, conditions)));
   ENGINE_RETURN_IF_ERROR(WriteFile(folder + "/results.json", sweeps + "]\n"));
   return result.fragment.empty() ? Status() : WriteFile(folder + "/best.pbtxt", result.fragment);

@@ -44,16 +44,6 @@ std::vector<std::string> Usable(const plugins::PluginCatalog& catalog, PluginKin
   return names;
 }
 
-// Those of --set that are for this plugin.
-std::vector<std::string> OverridesOf(const std::string& plugin,
-                                     const std::vector<std::string>& all) {
-  std::vector<std::string> own;
-  for (const std::string& one : all) {
-    if (one.starts_with(plugin + ".")) own.push_back(one);
-  }
-  return own;
-}
-
 Result<bench::ClusterRequest> MakeClusterRequest(const BenchClusterFlags& flags,
                                                  const bench::SweepRequest& sweep,
                                                  const RankInfo& shape,
@@ -68,21 +58,31 @@ Result<bench::ClusterRequest> MakeClusterRequest(const BenchClusterFlags& flags,
   const std::vector<std::string> names = flags.communicators.empty()
                                              ? Usable(catalog, PluginKind::kCommunicator)
                                              : flags.communicators;
+  const auto find = [folders, network, overrides = flags.config.overrides](
+                        const std::string& label, const std::string& plugin,
+                        const std::vector<std::string>& more) {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    auto contender = bench::FindContender(label, plugin, all, folders, /*leaves_others=*/true);
+    if (contender.ok()) plugins::UseNetwork(network, &contender->choice);
+    return contender;
+  };
   for (const std::string& name : names) {
     ENGINE_ASSIGN_OR_RETURN(const plugins::PluginFile file, catalog.Find(name));
-    ENGINE_ASSIGN_OR_RETURN(
-        bench::Contender contender,
-        bench::FindContender(file.name, name, OverridesOf(file.name, flags.config.overrides),
-                             folders));
-    plugins::UseNetwork(network, &contender.choice);
-    request.sweep.contenders.push_back(std::move(contender));
+    ENGINE_ASSIGN_OR_RETURN(request.sweep.contenders.emplace_back(), find(file.name, name, {}));
   }
   if (catalog.Find("by_size").ok()) {
-    request.by_size = [folders, network](const std::vector<std::string>& options) {
-      auto contender = bench::FindContender("by_size", "by_size", options, folders);
-      if (contender.ok()) plugins::UseNetwork(network, &contender->choice);
-      return contender;
-    };
+    request.by_size = [find](const auto& options) { return find("by_size", "by_size", options); };
+  }
+  for (const std::string& override : flags.config.overrides) {
+    const auto takes = [&](const auto& one) { return bench::Takes(one.choice, override); };
+    const auto& all = request.sweep.contenders;
+    // With a model they are keys of a configuration.
+    if (!flags.config.file.empty() || std::any_of(all.begin(), all.end(), takes)) continue;
+    return Status::Error(StatusCode::kConfig,
+                         "--set %s is for no plugin that is measured: name one, such as "
+                         "tcp.io_threads=4, or give --model",
+                         override.c_str());
   }
   const std::vector<config::DefaultPlugin> usual = command::DefaultCommunicators(shape);
   request.default_communicator = usual.back().name;
@@ -104,6 +104,8 @@ Result<bench::ClusterRequest> MakeClusterRequest(const BenchClusterFlags& flags,
                             command::LoadConfig(side, environment, usual));
     return config.OnHost(network);
   };
+  const auto config = model.load({}, {});  // before minutes are spent on the communicators
+  if (!config.ok()) return config.status();
   return request;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 
 #include "app/plugins/words.h"
@@ -12,6 +11,12 @@ namespace engine::bench {
 namespace {
 
 constexpr int kFirstRounds = 4;  // of many sides, of which few are looked at again
+
+bool IsWrong(const SweepResult& result, size_t contender) {
+  return std::any_of(result.rows.begin(), result.rows.end(), [&](const SweepRow& row) {
+    return row.timings[kInPlace][contender].wrong > 0;
+  });
+}
 
 class Cluster {
  public:
@@ -26,7 +31,7 @@ class Cluster {
 
   Status FindHosts();
   Status MeasurePairs();
-  Status MeasurePair(const char* name, int a, int b);
+  Status MeasurePair(const char* name, int other, bool same);
   Status Probe();
   Status MeasureCollectives();
   Result<SweepResult> Sweep(const SweepRequest& request);
@@ -75,11 +80,15 @@ Status Cluster::FindHosts() {
   return {};
 }
 
-Status Cluster::MeasurePair(const char* name, int a, int b) {
+Status Cluster::MeasurePair(const char* name, int other, bool same) {
   Say(std::string("two ranks, ") + name);
-  const bool same = result_.hosts[static_cast<size_t>(a)] == result_.hosts[static_cast<size_t>(b)];
-  const bool takes_part = info_.rank == a || info_.rank == b;
-  const auto number = static_cast<int32_t>(info_.rank == b);
+  PairClass pair{.name = name, .other = other, .sweep = {request_.sweep, {}}};
+  SweepRequest& request = pair.sweep.request;
+  request.min_bytes = kSmallBytes;
+  request.max_bytes = kLargeBytes;
+  request.factor = static_cast<double>(kLargeBytes) / kSmallBytes;
+  request.all_in_a_turn = request.in_place_only = true;
+  const auto number = static_cast<int32_t>(info_.rank == other);
   const RankInfo info{.rank = number,
                       .world_size = 2,
                       .local_rank = same ? number : 0,
@@ -87,50 +96,30 @@ Status Cluster::MeasurePair(const char* name, int a, int b) {
                       .one_host = same ? 1u : 0u,
                       .rendezvous_timeout_ms = info_.rendezvous_timeout_ms,
                       .transfer_timeout_ms = info_.transfer_timeout_ms};
-  SweepRequest request = request_.sweep;
-  request.min_bytes = kSmallBytes;
-  request.max_bytes = kLargeBytes;
-  request.factor = static_cast<double>(kLargeBytes) / kSmallBytes;
-  request.all_in_a_turn = request.in_place_only = true;
-  const size_t contenders = request.contenders.size();
-  // Rank 0 need not be one of the two: what they find goes to all.
-  std::vector<Summary> found(2 * contenders);  // all small ones first
-  const auto measure = [&](base::RankContext& rank) -> Status {
-    Sessions sessions(rank);
-    ENGINE_ASSIGN_OR_RETURN(const SweepResult result, RunSweep(request, sessions, [](auto&) {}));
-    for (size_t i = 0; i < found.size() && rank.info.rank == 0; ++i) {
-      found[i] = result.rows[i / contenders].timings[kInPlace][i % contenders].us;
-    }
-    return {};
-  };
+  std::function<Status(base::RankContext&)> measure;
+  if (info_.rank == 0 || info_.rank == other) {
+    measure = [&](base::RankContext& rank) -> Status {
+      Sessions sessions(rank);
+      ENGINE_ASSIGN_OR_RETURN(pair.sweep.result, RunSweep(request, sessions, [](auto&) {}));
+      return {};
+    };
+  }
   Status failure;
-  ENGINE_RETURN_IF_ERROR(sessions_.Try(
-      info, takes_part ? measure : std::function<Status(base::RankContext&)>(), &failure));
-  if (!failure.ok()) LeaveOut(std::string("pair, ") + name, failure);
-  std::string bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(Summary));
-  ENGINE_ASSIGN_OR_RETURN(bytes, sessions_.all().Meet(bytes, [&](const auto& of_ranks) {
-    return of_ranks[static_cast<size_t>(a)];
-  }));
-  std::memcpy(found.data(), bytes.data(), std::min(bytes.size(), found.size() * sizeof(Summary)));
-  const auto middle = found.begin() + static_cast<std::ptrdiff_t>(contenders);
-  result_.pairs.push_back({name, {a, b}, {found.begin(), middle}, {middle, found.end()}});
+  ENGINE_RETURN_IF_ERROR(sessions_.Try(info, measure, &failure));
+  if (!failure.ok()) LeaveOut(std::string("two ranks, ") + name, failure);
+  result_.pairs.push_back(std::move(pair));
   return {};
 }
 
-// One pair stands for its class: the first two ranks of a host that has two, and the first two of
-// different hosts.
+// A pair stands for its class: rank 0, which has the figures, and the first rank on its host or not.
 Status Cluster::MeasurePairs() {
   const std::vector<int>& hosts = result_.hosts;
-  result_.pair_names = NamesOf(request_.sweep.contenders);
   for (const bool same : {true, false}) {
-    bool found = false;
-    for (int a = 0; a < info_.world_size && !found; ++a) {
-      for (int b = a + 1; b < info_.world_size && !found; ++b) {
-        found = (hosts[static_cast<size_t>(a)] == hosts[static_cast<size_t>(b)]) == same;
-        if (!found) continue;
-        ENGINE_RETURN_IF_ERROR(MeasurePair(same ? "same host" : "between hosts", a, b));
-      }
-    }
+    const auto other = std::find_if(hosts.begin() + 1, hosts.end(),
+                                    [&](int host) { return (host == hosts[0]) == same; });
+    if (other == hosts.end()) continue;
+    ENGINE_RETURN_IF_ERROR(MeasurePair(same ? "same host" : "between hosts",
+                                       static_cast<int>(other - hosts.begin()), same));
   }
   return {};
 }
@@ -159,16 +148,28 @@ Status Cluster::Probe() {
 Result<SweepResult> Cluster::Sweep(const SweepRequest& request) {
   ENGINE_ASSIGN_OR_RETURN(SweepResult result, RunSweep(request, sessions_, [](auto&) {}));
   if (result_.wrong_in_words.empty()) result_.wrong_in_words = result.wrong_in_words;
+  const auto drop = [&](const std::string& name, const Status& why) {
+    LeaveOut(name, why.WithContext("%s of %s", Name(request.kind), Name(request.dtype)));
+    // What is not offered says nothing about the rest; what breaks once is not waited for again.
+    if (why.code() == StatusCode::kPlugin) return;
+    std::erase_if(contenders_, [&](const Contender& one) { return one.label == name; });
+  };
   for (size_t i = 0; i < request.contenders.size(); ++i) {
     const Status& failure = result.failures[i];
     if (failure.ok()) continue;
-    LeaveOut(request.contenders[i].label,
-             failure.WithContext("%s of %s", Name(request.kind), Name(request.dtype)));
-    // What is not offered says nothing about the rest; what breaks once is not waited for again.
-    if (failure.code() == StatusCode::kPlugin) continue;
-    std::erase_if(contenders_, [&](const Contender& contender) {
-      return contender.label == request.contenders[i].label;
-    });
+    drop(request.contenders[i].label, failure);
+  }
+  // Rank 0 alone has counted. Who is wrong once is trusted nowhere.
+  ENGINE_ASSIGN_OR_RETURN(const std::string wrong, Decide([&] {
+                            std::vector<std::string> names;
+                            for (size_t i = 0; i < request.contenders.size(); ++i) {
+                              if (IsWrong(result, i)) names.push_back(request.contenders[i].label);
+                            }
+                            return plugins::Join(names, "\n");
+                          }));
+  if (wrong.empty()) return result;
+  for (const std::string& name : plugins::Split(wrong, '\n')) {
+    drop(name, Status::Error(StatusCode::kBadData, "it gives wrong results"));
   }
   return result;
 }
@@ -189,25 +190,12 @@ Status Cluster::MeasureCollectives() {
   return {};
 }
 
-// From the sweeps of the first dtype the table of by_size, if one communicator is not the best of
-// all, as one more contender.
+// The table of by_size, if one communicator is not the best of all, as one more contender.
 Status Cluster::FindTable() {
   if (request_.by_size == nullptr) return {};
-  const std::vector<std::string> names = NamesOf(result_.sweeps[0].request.contenders);
   ENGINE_ASSIGN_OR_RETURN(const std::string text, Decide([&] {
-                            std::vector<Entry> all;
-                            for (const ClusterSweep& sweep : result_.sweeps) {
-                              if (sweep.request.dtype != request_.dtypes[0]) continue;
-                              const std::vector<Contender>& contenders = sweep.request.contenders;
-                              for (Entry entry : EntriesOf(sweep.request, sweep.result)) {
-                                // Numbers as in the first sweep: later ones may have fewer.
-                                const auto found = std::find(names.begin(), names.end(),
-                                                             contenders[entry.contender].label);
-                                entry.contender = static_cast<size_t>(found - names.begin());
-                                all.push_back(entry);
-                              }
-                            }
-                            return plugins::Join(BySizeOptions(all, names), "\n");
+                            return plugins::Join(
+                                BySizeOptions(result_.sweeps, NamesOf(contenders_)), "\n");
                           }));
   if (text.empty()) return {};
   table_ = plugins::Split(text, '\n');
@@ -268,7 +256,7 @@ Status Cluster::CompareCommunicators() {
     const auto found = named(name);
     if (name == first || found == contenders_.end()) continue;
     request.contenders.push_back(*found);
-    fragments.push_back(Fragment({name}, name == "by_size" ? table_ : Options()));
+    fragments.push_back(Fragment({found->choice}));
   }
   turns_.assign(1, {});
   if (request.contenders.size() > 1) {
@@ -365,8 +353,7 @@ Status Cluster::CompareTraining() {
   std::vector<std::string> fragments;
   for (const TrainingSide& side : last) {
     const plugin::PluginSelection& chosen = side.config.plugins();
-    fragments.push_back(
-        Fragment({chosen.communicator.entry.name, chosen.scheduler.entry.name}, side.options));
+    fragments.push_back(Fragment({chosen.communicator, chosen.scheduler}));
   }
   const plugin::PluginSelection& usual = sides[0].config.plugins();
   Conclude(usual.communicator.entry.name + ", " + usual.scheduler.entry.name,

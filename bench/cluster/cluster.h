@@ -35,23 +35,17 @@ struct ClusterRequest {
   std::optional<ModelRequest> model;  // also trains
 };
 
-// Two ranks alone: all-reduces of 4 B, and of 4 MiB.
+// Rank 0 and another one alone: all-reduces of 4 B, and of 4 MiB.
 struct PairClass {
   std::string name;  // "same host"
-  int ranks[2] = {};
-  std::vector<Summary> small_us, large_us;  // by contender; median 0: it does not run there
+  int other = 0;
+  ClusterSweep sweep;
 };
 constexpr int64_t kSmallBytes = 4, kLargeBytes = 4 << 20;
-
-struct ClusterSweep {
-  SweepRequest request;
-  SweepResult result;
-};
 
 struct ClusterResult {
   std::vector<int> hosts;                                     // of each rank
   std::vector<std::pair<std::string, std::string>> left_out;  // who and why
-  std::vector<std::string> pair_names;                        // contenders of the pairs
   std::vector<PairClass> pairs;
   std::vector<ClusterSweep> sweeps;
   std::vector<std::pair<std::string, std::vector<SideSteps>>> races;  // title, sides

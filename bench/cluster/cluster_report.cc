@@ -10,7 +10,6 @@
 
 #include "bench/cluster/cluster.h"
 #include "bench/report/facts.h"
-#include "tools/report/page_head.h"
 #include "tools/report/page_parts.h"
 #include "tools/report/svg.h"
 
@@ -18,11 +17,6 @@ namespace engine::bench {
 namespace {
 
 using report::Cells;
-
-struct TableOfText {
-  std::string title;
-  std::vector<Cells> rows;  // the head first
-};
 
 std::string TimeText(const Summary& us, bool spread) {
   if (us.median <= 0) return "-";
@@ -43,18 +37,19 @@ std::string HostsText(const std::vector<int>& hosts) {
   return ranks.size() == 1 ? "one host" : fmt::format("{} hosts ({})", ranks.size(), counts);
 }
 
-std::vector<TableOfText> PairTables(const ClusterResult& result, bool spread) {
-  std::vector<TableOfText> tables;
+std::vector<TextTable> PairTables(const ClusterResult& result, bool spread) {
+  std::vector<TextTable> tables;
   for (const PairClass& pair : result.pairs) {
-    TableOfText& table = tables.emplace_back();
-    table.title =
-        fmt::format("Two ranks, {} ({} and {}): all-reduce of {} in us, of {} in GB/s", pair.name,
-                    pair.ranks[0], pair.ranks[1], SizeText(kSmallBytes), SizeText(kLargeBytes));
+    TextTable& table = tables.emplace_back();
+    table.title = fmt::format("Two ranks, {} (0 and {}): all-reduce of {} in us, of {} in GB/s",
+                              pair.name, pair.other, SizeText(kSmallBytes), SizeText(kLargeBytes));
     table.rows.push_back({"", "latency", "bandwidth"});
-    for (size_t i = 0; i < result.pair_names.size(); ++i) {
-      const Summary &small = pair.small_us[i], &large = pair.large_us[i];
+    const auto& [request, found] = pair.sweep;
+    for (size_t i = 0; i < request.contenders.size() && found.rows.size() == 2; ++i) {
+      const Summary &small = found.rows[0].timings[kInPlace][i].us,
+                    &large = found.rows[1].timings[kInPlace][i].us;
       const auto rate = [&](double us) { return fmt::format("{:.3f}", kLargeBytes / us * 1e-3); };
-      table.rows.push_back({result.pair_names[i], TimeText(small, spread),
+      table.rows.push_back({request.contenders[i].label, TimeText(small, spread),
                             large.median <= 0 ? "-"
                             : !spread         ? rate(large.median)
                                       : rate(large.median) + " (" + rate(large.p90) + " to " +
@@ -64,9 +59,9 @@ std::vector<TableOfText> PairTables(const ClusterResult& result, bool spread) {
   return tables;
 }
 
-TableOfText SweepTable(const ClusterSweep& sweep, bool spread) {
+TextTable SweepTable(const ClusterSweep& sweep, bool spread) {
   const std::vector<std::string> names = NamesOf(sweep.request.contenders);
-  TableOfText table{
+  TextTable table{
       fmt::format("{} of {} in us", Name(sweep.request.kind), Name(sweep.request.dtype)),
       {{"size"}}};
   table.rows[0].insert(table.rows[0].end(), names.begin(), names.end());
@@ -82,8 +77,8 @@ TableOfText SweepTable(const ClusterSweep& sweep, bool spread) {
 }
 
 // By size, a column for each operation of the first dtype.
-TableOfText WinnerTable(const ClusterResult& result) {
-  TableOfText table{"Who wins where", {{"size"}}};
+TextTable WinnerTable(const ClusterResult& result) {
+  TextTable table{"Who wins where", {{"size"}}};
   std::map<int64_t, Cells> by_size;
   for (const ClusterSweep& sweep : result.sweeps) {
     if (sweep.request.dtype != result.sweeps[0].request.dtype) continue;
@@ -102,50 +97,29 @@ TableOfText WinnerTable(const ClusterResult& result) {
   return table;
 }
 
-TableOfText RaceTable(const std::string& title, const std::vector<SideSteps>& sides) {
-  TableOfText table{"Training, " + title + ": ms of a step",
-                    {{"", "median", "p10", "p90", "over the first"}}};
+TextTable RaceTable(const std::string& title, const std::vector<SideSteps>& sides) {
+  TextTable table{"Training, " + title + ": ms of a step", {kStepHead}};
+  table.rows[0].emplace_back("over the first");
   for (const SideSteps& side : sides) {
     if (!side.failure.ok()) continue;
     std::vector<double> all;
     for (const auto& turn : side.seconds) all.insert(all.end(), turn.begin(), turn.end());
-    Cells& cells = table.rows.emplace_back(Cells{side.name});
-    for (const double quantile : {0.5, 0.1, 0.9}) {
-      cells.push_back(fmt::format("{:.3f}", 1e3 * Quantile(all, quantile)));
-    }
-    if (&side == &sides[0]) {
-      cells.emplace_back("-");
-      continue;
-    }
+    Cells& cells = table.rows.emplace_back(StepCells(side.name, all));
     const Ratio ratio = Compare(sides[0].seconds, side.seconds, 1);
-    cells.push_back(HasInterval(ratio) ? fmt::format("{:.2f}x ({:.2f} to {:.2f})", ratio.estimate,
-                                                     ratio.low, ratio.high)
-                                       : "too few pairs");
+    cells.push_back(&side == &sides[0]    ? "-"
+                    : !HasInterval(ratio) ? "too few pairs"
+                                          : fmt::format("{:.2f}x ({:.2f} to {:.2f})",
+                                                        ratio.estimate, ratio.low, ratio.high));
   }
   return table;
 }
 
 // All but those of the sweeps.
-std::vector<TableOfText> Summaries(const ClusterResult& result, bool spread) {
-  std::vector<TableOfText> tables = PairTables(result, spread);
+std::vector<TextTable> Summaries(const ClusterResult& result, bool spread) {
+  std::vector<TextTable> tables = PairTables(result, spread);
   tables.push_back(WinnerTable(result));
   for (const auto& [title, sides] : result.races) tables.push_back(RaceTable(title, sides));
   return tables;
-}
-
-std::string TextOf(const TableOfText& table) {
-  std::vector<size_t> widths;
-  for (const Cells& row : table.rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text = "\n" + table.title + "\n";
-  for (const Cells& row : table.rows) {
-    text += fmt::format("{:{}}", row[0], widths[0]);
-    for (size_t i = 1; i < row.size(); ++i) text += fmt::format("  {:>{}}", row[i], widths[i]);
-    text += "\n";
-  }
-  return text;
 }
 
 // Median and spread of each contender over sizes, both axes logarithmic.
@@ -190,41 +164,33 @@ std::string ClusterText(const ClusterResult& result, const SweepConditions& cond
                   HostsText(result.hosts), conditions.machine.cores, conditions.machine.cpu);
   for (const auto& [name, why] : result.left_out) text += "left out: " + name + ": " + why + "\n";
   for (const ClusterSweep& sweep : result.sweeps) text += TextOf(SweepTable(sweep, false));
-  for (const TableOfText& table : Summaries(result, /*spread=*/false)) text += TextOf(table);
+  for (const TextTable& table : Summaries(result, /*spread=*/false)) text += TextOf(table);
   text += "\nTimes are medians of the slowest rank; ~: not separable with 95 % confidence.\n";
   if (!result.fragment.empty()) text += "\n" + result.fragment;
   return text + "\n" + result.sentence + "\n";
 }
 
 std::string ClusterHtml(const ClusterResult& result, const SweepConditions& conditions) {
-  std::string html = fmt::format(
-      "{}<body>\n<main>\n<h1>engine bench cluster: {} ranks on {}</h1>\n"
-      "<section id=\"conclusion\" class=\"conclusion {}\">\n<div class=\"figure\">{}</div>\n"
-      "<div class=\"words\">{}</div>\n</section>\n",
-      report::PageHead(), conditions.ranks, HostsText(result.hosts),
-      result.fragment.empty() ? "even" : "faster", Headline(result),
-      report::Escape(result.sentence));
+  std::string html = "<div class=\"sides\"></div>\n";
   if (!result.fragment.empty()) {
-    html +=
-        "<div class=\"sides\"></div>\n<section id=\"fragment\">\n<h2>Configuration</h2>\n<pre>" +
-        report::Escape(result.fragment) + "</pre>\n</section>\n";
+    html += "<section id=\"fragment\">\n<h2>Configuration</h2>\n<pre>" +
+            report::Escape(result.fragment) + "</pre>\n</section>\n<div class=\"sides\"></div>\n";
   }
-  html += "<div class=\"sides\"></div>\n<div class=\"grid\">\n";
+  html += "<div class=\"grid\">\n";
   for (const ClusterSweep& sweep : result.sweeps) html += SweepFigure(sweep);
   html += "</div>\n<div class=\"loose\">\n";
-  for (const TableOfText& table : Summaries(result, /*spread=*/true)) {
+  for (const TextTable& table : Summaries(result, /*spread=*/true)) {
     html += report::Table(table.title, table.rows);
   }
-  html += report::FactTable("Left out", result.left_out) +
-          report::FactTable("Machine of rank 0", MachineFacts(conditions.machine));
-  html += "</div>\n<div class=\"rows\">\n";
+  html += report::FactTable("Left out", result.left_out) + "</div>\n<div class=\"rows\">\n";
   for (const ClusterSweep& sweep : result.sweeps) {
-    const TableOfText table = SweepTable(sweep, /*spread=*/true);
+    const TextTable table = SweepTable(sweep, /*spread=*/true);
     html += report::Table(table.title + ": median (p10 to p90)", table.rows);
   }
-  return html + "</div>\n<section>\n<h2>Command</h2>\n<pre>" +
-         report::Escape(conditions.machine.command_line) +
-         "</pre>\n</section>\n</main>\n</body>\n</html>\n";
+  return Page(fmt::format("engine bench cluster: {} ranks on {}", conditions.ranks,
+                          HostsText(result.hosts)),
+              result.fragment.empty() ? "even" : "faster", Headline(result), result.sentence,
+              html + "</div>\n", conditions.machine);
 }
 
 }  // namespace engine::bench

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "app/plugins/option_value.h"
 #include "app/plugins/words.h"
 
 namespace engine::bench {
@@ -18,12 +19,6 @@ double MedianOf(const Turns& turns) {
   std::vector<double> all;
   for (const auto& turn : turns) all.insert(all.end(), turn.begin(), turn.end());
   return all.empty() ? std::numeric_limits<double>::infinity() : Median(std::move(all));
-}
-
-// As a configuration writes the value of an option.
-std::string Quoted(const std::string& value) {
-  const bool number = value.find_first_not_of("-.0123456789") == std::string::npos;
-  return number && !value.empty() ? value : "\"" + value + "\"";
 }
 
 std::vector<Turns> TurnsOf(const SweepRow& row) {
@@ -37,6 +32,24 @@ std::string OperationOf(TransferKind kind) {
   std::string name = Name(kind);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
+}
+
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void AddBlocks(const plugin::PluginChoice& choice, std::map<std::string, std::string>* blocks) {
+  const std::vector<const OptionSpec*> specs = plugins::OptionsOf(choice.entry.options, "");
+  std::string lines;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const plugin::OwnedOption& option = choice.options[i];
+    const std::string text = plugins::ToText(option);
+    const bool is_of_host = option.name == "interface" || option.name == "hostname";
+    if (is_of_host || text == plugins::ToText(plugins::DefaultOf(*specs[i]))) continue;
+    lines += "  " + option.name + ": " + text + "\n";
+  }
+  if (!lines.empty()) (*blocks)[choice.entry.name] = lines;
+  for (const plugin::PluginChoice& inner : choice.inner) AddBlocks(inner, blocks);
 }
 
 }  // namespace
@@ -89,39 +102,37 @@ std::vector<Turns> OverSizes(const SweepResult& result) {
   return means;
 }
 
-std::vector<Entry> EntriesOf(const SweepRequest& request, const SweepResult& result) {
-  std::vector<Entry> entries;
-  int64_t last_bytes = 0;
-  for (const SweepRow& row : result.rows) {
-    const std::vector<Turns> turns = TurnsOf(row);
-    const std::optional<Winner> winner = WinnerOf(turns, request.seed);
-    if (!winner) continue;
-    if (entries.empty()) {
-      entries.push_back({request.kind, INT64_MAX, winner->contender});
-      // A small lead here and there must not split the table: who was in use stays so.
-    } else if (const size_t before = entries.back().contender; before != winner->contender) {
-      const bool lacks = turns[before].empty();
-      if (lacks || Judge(Compare(turns[before], turns[winner->contender], request.seed)) ==
-                       Conclusion::kFaster) {
-        entries.back().up_to_bytes = last_bytes;
-        entries.push_back({request.kind, INT64_MAX, winner->contender});
-      }
-    }
-    last_bytes = row.bytes;
-  }
-  return entries;
-}
-
-std::vector<std::string> BySizeOptions(const std::vector<Entry>& entries,
+std::vector<std::string> BySizeOptions(const std::vector<ClusterSweep>& sweeps,
                                        const std::vector<std::string>& names) {
   constexpr const char* kPlaces[] = {"default", "second", "third", "fourth"};
   std::vector<std::string> rows, used;
-  for (const Entry& entry : entries) {
-    const std::string& name = names[entry.contender];
-    const std::string size =
-        entry.up_to_bytes == INT64_MAX ? "any" : std::to_string(entry.up_to_bytes);
-    rows.push_back(OperationOf(entry.kind) + " " + size + " " + name);
-    if (std::find(used.begin(), used.end(), name) == used.end()) used.push_back(name);
+  for (const auto& [request, result] : sweeps) {
+    if (request.dtype != sweeps[0].request.dtype) continue;
+    const auto add = [&, &sweep = request](size_t contender, const std::string& size) {
+      const std::string& name = sweep.contenders[contender].label;
+      rows.push_back(OperationOf(sweep.kind) + " " + size + " " + name);
+      if (!Contains(used, name)) used.push_back(name);
+    };
+    std::optional<size_t> before;
+    int64_t last_bytes = 0;
+    for (const SweepRow& row : result.rows) {
+      std::vector<Turns> turns = TurnsOf(row);
+      for (size_t i = 0; i < turns.size(); ++i) {
+        if (!Contains(names, request.contenders[i].label)) turns[i].clear();
+      }
+      const std::optional<Winner> winner = WinnerOf(turns, request.seed);
+      if (!winner) continue;
+      // A small lead here and there must not split the table: who was in use stays so.
+      if (before && before != winner->contender &&
+          (turns[*before].empty() || Judge(Compare(turns[*before], turns[winner->contender],
+                                                   request.seed)) == Conclusion::kFaster)) {
+        add(*before, std::to_string(last_bytes));
+        before = winner->contender;
+      }
+      if (!before) before = winner->contender;
+      last_bytes = row.bytes;
+    }
+    if (before) add(*before, "any");
   }
   if (used.size() < 2 || used.size() > std::size(kPlaces)) return {};
   std::vector<std::string> options = {"by_size.table=" + plugins::Join(rows, "; ")};
@@ -131,19 +142,14 @@ std::vector<std::string> BySizeOptions(const std::vector<Entry>& entries,
   return options;
 }
 
-std::string Fragment(const std::vector<std::string>& plugins,
-                     const std::vector<std::string>& options) {
+std::string Fragment(const std::vector<plugin::PluginChoice>& plugins) {
   std::string text;
-  for (const std::string& plugin : plugins) {
-    text += (text.empty() ? "plugins: [\"" : ", \"") + plugin + "\"";
+  std::map<std::string, std::string> blocks;
+  for (const plugin::PluginChoice& plugin : plugins) {
+    text += (text.empty() ? "plugins: [\"" : ", \"") + plugin.entry.name + "\"";
+    AddBlocks(plugin, &blocks);
   }
   text += "]\n";
-  std::map<std::string, std::string> blocks;
-  for (const std::string& option : options) {
-    const size_t dot = option.find('.'), equals = option.find('=');
-    blocks[option.substr(0, dot)] += "  " + option.substr(dot + 1, equals - dot - 1) + ": " +
-                                     Quoted(option.substr(equals + 1)) + "\n";
-  }
   for (const auto& [plugin, lines] : blocks) text += plugin + " {\n" + lines + "}\n";
   return text;
 }

@@ -29,22 +29,20 @@ std::string WinnerText(const std::optional<Winner>& winner, const std::vector<st
 // Of each round the geometric mean over all sizes. Empty for a contender that lacks a size.
 std::vector<Turns> OverSizes(const SweepResult& result);
 
-// Up to how many bytes whom to use for an operation. Another contender follows only where it is
-// surely faster than the one before, so noise makes no entries.
-struct Entry {
-  TransferKind kind = TransferKind::kAllReduce;
-  int64_t up_to_bytes = INT64_MAX;
-  size_t contender = 0;
+struct ClusterSweep {
+  SweepRequest request;
+  SweepResult result;
 };
-std::vector<Entry> EntriesOf(const SweepRequest& request, const SweepResult& result);
 
-// The options of by_size (plugins/by_size) that make it so, or nothing: one contender for all, or
-// more than it takes.
-std::vector<std::string> BySizeOptions(const std::vector<Entry>& entries,
+// The options of by_size (plugins/by_size) by which each operation of the sweeps, at each size, gets
+// the fastest contender; by the first dtype, and among those that `names` names. Another one follows
+// only where it is surely faster than the one before, so noise makes no rows. Nothing where one
+// contender is enough, or more are needed than it takes.
+std::vector<std::string> BySizeOptions(const std::vector<ClusterSweep>& sweeps,
                                        const std::vector<std::string>& names);
 
-// Lines of a configuration: the plugins, and a block for each that has options, "tcp.io_threads=1".
-std::string Fragment(const std::vector<std::string>& plugins,
-                     const std::vector<std::string>& options);
+// Lines of a configuration: the plugins, and a block for each of them or inside of them that has
+// options which are not the default. Those that describe a host are left out.
+std::string Fragment(const std::vector<plugin::PluginChoice>& plugins);
 
 }  // namespace engine::bench

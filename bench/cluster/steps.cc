@@ -1,10 +1,9 @@
 #include "bench/cluster/steps.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "app/run/training.h"
+#include "bench/training/losses.h"
 
 namespace engine::bench {
 namespace {
@@ -43,13 +42,12 @@ Status TrainOnce(const config::Config& config, int64_t warmup, base::RankContext
 }
 
 Status CompareLosses(const SideSteps& first, const SideSteps& side, double tolerance) {
-  for (size_t i = 0; i < std::min(first.losses.size(), side.losses.size()); ++i) {
-    const double a = first.losses[i], b = side.losses[i];
-    if (std::fabs(a - b) <= tolerance * std::max(std::fabs(a), std::fabs(b))) continue;
-    return Status::Error(StatusCode::kBadData, "the loss of step %zu is %.7g, with %s it is %.7g",
-                         i + 1, b, first.name.c_str(), a);
-  }
-  return {};
+  const auto differ = FindLossDifference(
+      {{.losses = first.losses}, {.side = SideId::kB, .losses = side.losses}}, tolerance);
+  if (!differ) return {};
+  return Status::Error(StatusCode::kBadData, "the loss of step %lld is %.7g, with %s it is %.7g",
+                       static_cast<long long>(differ->step), differ->other_loss, first.name.c_str(),
+                       differ->loss);
 }
 
 }  // namespace

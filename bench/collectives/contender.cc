@@ -44,13 +44,6 @@ std::string ScopeOf(const std::string& override) {
   return key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
 }
 
-// Whether a plugin of this name is inside of `choice`.
-bool Holds(const plugin::PluginChoice& choice, const std::string& name) {
-  return std::any_of(choice.inner.begin(), choice.inner.end(), [&](const auto& inner) {
-    return inner.entry.name == name || Holds(inner, name);
-  });
-}
-
 // Overrides for other plugins are left to those inside.
 Result<plugin::PluginChoice> ChooseWithInner(const std::string& plugin,
                                              const std::vector<std::string>& overrides,
@@ -77,23 +70,30 @@ Result<plugin::PluginChoice> ChooseWithInner(const std::string& plugin,
 
 }  // namespace
 
+bool Takes(const plugin::PluginChoice& choice, const std::string& override) {
+  return ScopeOf(override) == choice.entry.name ||
+         std::any_of(choice.inner.begin(), choice.inner.end(),
+                     [&](const auto& inner) { return Takes(inner, override); });
+}
+
 Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
                                           const std::vector<std::string>& overrides,
                                           const std::vector<std::string>& folders) {
   ENGINE_ASSIGN_OR_RETURN(auto choice, ChooseWithInner(plugin, overrides, folders));
   for (const std::string& override : overrides) {
-    const std::string scope = ScopeOf(override);
-    if (scope.empty() || scope == choice.entry.name || Holds(choice, scope)) continue;
+    if (ScopeOf(override).empty() || Takes(choice, override)) continue;
     ENGINE_RETURN_IF_ERROR(ApplyOverride(override, &choice));  // which says that it is none
   }
   return choice;
 }
 
 Result<Contender> FindContender(const std::string& label, const std::string& plugin,
-                                const std::vector<std::string>& overrides,
-                                const std::vector<std::string>& folders) {
+                                std::vector<std::string> overrides,
+                                const std::vector<std::string>& folders, bool leaves_others) {
   Contender contender{label, {}};
-  ENGINE_ASSIGN_OR_RETURN(contender.choice, ChoosePlugin(plugin, overrides, folders));
+  if (leaves_others) std::erase_if(overrides, [](const auto& one) { return ScopeOf(one).empty(); });
+  ENGINE_ASSIGN_OR_RETURN(contender.choice, (leaves_others ? ChooseWithInner : ChoosePlugin)(
+                                                plugin, overrides, folders));
   const plugin::PluginEntry& entry = contender.choice.entry;
   if (entry.kind != PluginKind::kCommunicator) {
     return Status::Error(StatusCode::kPlugin, "plugin '%s' (%s) is no communicator",
@@ -107,9 +107,8 @@ Result<Contender> FindContender(const std::string& label, const std::string& plu
     });
     if (plugins::IsRequired(*spec) && !given) {
       return Status::Error(StatusCode::kConfig,
-                           "communicator '%s' needs its option '%s': give it with --%c-set %s=...",
-                           entry.name.c_str(), name.c_str(), label == "B" ? 'b' : 'a',
-                           name.c_str());
+                           "communicator '%s' needs its option '%s': set %s.%s=...",
+                           entry.name.c_str(), name.c_str(), entry.name.c_str(), name.c_str());
     }
   }
   return contender;

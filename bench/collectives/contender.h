@@ -18,15 +18,20 @@ Result<plugin::PluginChoice> ChoosePlugin(const std::string& plugin,
                                           const std::vector<std::string>& overrides,
                                           const std::vector<std::string>& folders);
 
+// Whether "tcp.timeout=3" is for the plugin or for one inside of it.
+bool Takes(const plugin::PluginChoice& choice, const std::string& override);
+
 struct Contender {
   std::string label;  // "A", "B"
   plugin::PluginChoice choice;
 };
 
 // ChoosePlugin, kPlugin also when it is no communicator, kConfig also when an option is missing.
+// `leaves_others`: overrides name their plugin, and those of others are no error.
 Result<Contender> FindContender(const std::string& label, const std::string& plugin,
-                                const std::vector<std::string>& overrides,
-                                const std::vector<std::string>& folders);
+                                std::vector<std::string> overrides,
+                                const std::vector<std::string>& folders,
+                                bool leaves_others = false);
 
 // A contender's object on one rank. Collective; the run's abort ends its waits.
 class LiveContender {

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/statistics/summary.h"
 #include "bench/training/losses.h"
+#include "tools/report/page_head.h"
+#include "tools/report/svg.h"
 
 namespace engine::bench {
 namespace {
@@ -139,6 +142,50 @@ std::vector<Fact> MachineFacts(const Machine& machine) {
           {"load before", fmt::format("{:.2f}", machine.load)},
           {"engine", machine.engine},
           {"began", machine.time}};
+}
+
+std::string TextOf(const TextTable& table) {
+  std::vector<size_t> widths;
+  for (const report::Cells& row : table.rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text = "\n" + table.title + "\n";
+  for (const report::Cells& row : table.rows) {
+    text += fmt::format("{:{}}", row[0], widths[0]);
+    for (size_t i = 1; i < row.size(); ++i) text += fmt::format("  {:>{}}", row[i], widths[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+report::Cells StepCells(const std::string& name, const std::vector<double>& seconds) {
+  const Summary steps = Summarize(seconds);
+  report::Cells cells = {name};
+  for (const double one : {steps.median, steps.p10, steps.p90, steps.mean}) {
+    cells.push_back(fmt::format("{:.3f}", 1e3 * one));
+  }
+  cells.push_back(std::to_string(seconds.size()));
+  return cells;
+}
+
+TextTable StepTable(const TrainResult& result) {
+  TextTable table{"Time of a step in ms", {kStepHead}};
+  for (const SideId side : SidesOf(result)) {
+    table.rows.push_back(StepCells(Name(side), StepsOf(result, side)));
+  }
+  return table;
+}
+
+std::string Page(const std::string& title, const char* mood, const std::string& headline,
+                 const std::string& words, const std::string& body, const Machine& machine) {
+  return fmt::format(
+      "{}<body>\n<main>\n<h1>{}</h1>\n<section id=\"conclusion\" class=\"conclusion {}\">\n"
+      "<div class=\"figure\">{}</div>\n<div class=\"words\">{}</div>\n</section>\n{}"
+      "<div class=\"loose\">\n{}</div>\n<section>\n<h2>Command</h2>\n<pre>{}</pre>\n"
+      "</section>\n</main>\n</body>\n</html>\n",
+      report::PageHead(), report::Escape(title), mood, headline, report::Escape(words), body,
+      report::FactTable("Machine", MachineFacts(machine)), report::Escape(machine.command_line));
 }
 
 }  // namespace engine::bench

@@ -9,7 +9,6 @@
 #include "bench/report/facts.h"
 #include "bench/report/train_plots.h"
 #include "bench/report/train_report.h"
-#include "tools/report/page_head.h"
 #include "tools/report/page_parts.h"
 #include "tools/report/svg.h"
 
@@ -40,11 +39,8 @@ std::string Rest(const TrainResult& result) {
                                              : result.sentence;
 }
 
-std::string ConclusionPart(const TrainResult& result) {
-  std::string html = fmt::format(
-      "<section id=\"conclusion\" class=\"conclusion {}\">\n<div class=\"figure\">{}</div>\n"
-      "<div class=\"words\">{}</div>\n</section>\n<div class=\"sides\">\n",
-      Mood(result), Headline(result), Escape(Rest(result)));
+std::string SidesPart(const TrainResult& result) {
+  std::string html = "<div class=\"sides\">\n";
   constexpr const char* kChips[] = {"a", "b", "n"};
   for (const SideId side : SidesOf(result)) {
     const bool again = side == SideId::kB && result.request.same;
@@ -62,42 +58,21 @@ std::string Figure(const TrainResult& result, const char* id, const char* title,
                      plot(result, kWide, "wide"), plot(result, kNarrow, "narrow"));
 }
 
-std::string NumbersPart(const TrainResult& result) {
-  std::vector<report::Cells> rows = {{"", "median", "p10", "p90", "mean", "steps"}};
-  for (const SideId side : SidesOf(result)) {
-    const Summary& steps = result.steps[static_cast<int>(side)];
-    size_t count = 0;
-    for (const RunResult& run : result.runs) {
-      if (run.side == side) count += run.step_seconds.size();
-    }
-    report::Cells& row = rows.emplace_back(report::Cells{Name(side)});
-    for (const double seconds : {steps.median, steps.p10, steps.p90, steps.mean}) {
-      row.push_back(fmt::format("{:.3f}", 1e3 * seconds));
-    }
-    row.push_back(std::to_string(count));
-  }
-  return report::Table("Time of a step in ms", rows);
-}
-
 }  // namespace
 
 std::string TrainHtml(const TrainResult& result) {
-  std::string html = std::string(report::PageHead()) + "<body>\n<main>\n<h1>engine bench train: " +
-                     Escape(result.request.config_name) + "</h1>\n";
-  html += ConclusionPart(result);
-  html += "<div class=\"grid\">\n";
+  std::string html = SidesPart(result) + "<div class=\"grid\">\n";
   html += Figure(result, "steps", "Step times", StepTimePlot);
   html += Figure(result, "ratio", "Speed of B over A", RatioPlot);
   html += Figure(result, "order", "Runs in their order", RunOrderPlot);
   html += Figure(result, "losses", "Losses", LossPlot);
-  html += "</div>\n" + NumbersPart(result) + "<div class=\"loose\">\n";
-  html += FactTable("Time to a loss", TargetFacts(result));
-  html += FactTable("Communication and computation", EfficiencyFacts(result));
-  html += FactTable("Conditions", ConditionFacts(result));
-  html += FactTable("Machine", MachineFacts(result.machine));
-  html += "</div>\n<section>\n<h2>Command</h2>\n<pre>" + Escape(result.machine.command_line) +
-          "</pre>\n</section>\n";
-  return html + "</main>\n</body>\n</html>\n";
+  const TextTable steps = StepTable(result);
+  html += "</div>\n" + report::Table(steps.title, steps.rows) + "<div class=\"loose\">\n" +
+          FactTable("Time to a loss", TargetFacts(result)) +
+          FactTable("Communication and computation", EfficiencyFacts(result)) +
+          FactTable("Conditions", ConditionFacts(result)) + "</div>\n";
+  return Page("engine bench train: " + result.request.config_name, Mood(result), Headline(result),
+              Rest(result), html, result.machine);
 }
 
 }  // namespace engine::bench

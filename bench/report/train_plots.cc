@@ -27,13 +27,9 @@ std::string Css(SideId side, const char* rest) {
   return std::string(CssOf(side)) + " " + rest;
 }
 
-std::vector<double> StepsOf(const TrainResult& result, SideId side) {
-  std::vector<double> steps;
-  for (const RunResult& run : result.runs) {
-    if (run.side != side) continue;
-    for (const double seconds : run.step_seconds) steps.push_back(1e3 * seconds);
-  }
-  return steps;
+std::vector<double> InMilliseconds(std::vector<double> seconds) {
+  for (double& value : seconds) value *= 1e3;
+  return seconds;
 }
 
 // The same scatter for the same index, between -1 and 1.
@@ -75,7 +71,7 @@ std::string StepTimePlot(const TrainResult& result, double width, const char* cs
   Svg svg(width, height);
   Range range;
   for (const SideId side : sides) {
-    const std::vector<double> steps = StepsOf(result, side);
+    const std::vector<double> steps = InMilliseconds(StepsOf(result, side));
     const double p10 = trace::Quantile(steps, 0.1), p90 = trace::Quantile(steps, 0.9);
     const double reach =
         0.75 * (p90 - p10);  // stragglers beyond it are counted, not drawn to scale
@@ -86,7 +82,7 @@ std::string StepTimePlot(const TrainResult& result, double width, const char* cs
   const Axis x{range.low, range.high, kLeft, width - kRight};
   DrawXAxis(svg, x, kTop, height - kBottom, "time of a step in ms");
   for (size_t i = 0; i < sides.size(); ++i) {
-    const std::vector<double> steps = StepsOf(result, sides[i]);
+    const std::vector<double> steps = InMilliseconds(StepsOf(result, sides[i]));
     const double top = kTop + kRow * static_cast<double>(i);
     svg.Text(kLeft - 10, top + 40, "end", Css(sides[i], "name").c_str(), Name(sides[i]));
     DrawStrip(svg, x, top + 48, 26, sides[i], steps);

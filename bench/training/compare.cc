@@ -204,14 +204,19 @@ std::string Describe(const Side& side) {
   return text.empty() ? "as configured" : text;
 }
 
-void Conclude(TrainResult* result) {
-  for (int side = 0; side < kSides; ++side) {
-    std::vector<double> steps;
-    for (const RunResult& run : result->runs) {
-      if (static_cast<int>(run.side) != side) continue;
+std::vector<double> StepsOf(const TrainResult& result, SideId side) {
+  std::vector<double> steps;
+  for (const RunResult& run : result.runs) {
+    if (run.side == side) {
       steps.insert(steps.end(), run.step_seconds.begin(), run.step_seconds.end());
     }
-    result->steps[side] = Summarize(steps);
+  }
+  return steps;
+}
+
+void Conclude(TrainResult* result) {
+  for (int side = 0; side < kSides; ++side) {
+    result->steps[side] = Summarize(StepsOf(*result, static_cast<SideId>(side)));
   }
   result->conditions = GetConditions(*result);
   result->ratio = EstimateRatio(MakePairs(result->runs), {.seed = result->request.seed});

@@ -129,4 +129,7 @@ struct TrainResult {
   std::string sentence;  // the conclusion, or why there is none
 };
 
+// The measured steps of all runs of a side, in seconds.
+std::vector<double> StepsOf(const TrainResult& result, SideId side);
+
 }  // namespace engine::bench

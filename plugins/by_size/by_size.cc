@@ -101,14 +101,19 @@ Result<std::vector<Row>> ParseTable(std::string_view table) {
 
 using Inner = std::map<std::string, std::unique_ptr<Communicator>, std::less<>>;
 
+// Of one communicator, which errors name.
 class Works final : public kit::PassedWorks {
  public:
-  explicit Works(kit::Failure::Stop stop) : failure(std::move(stop)) {}
-
-  kit::Failure failure;
+  Works(std::string plugin, std::shared_ptr<kit::Failure> failure)
+      : plugin_(std::move(plugin)), failure_(std::move(failure)) {}
 
  private:
-  Status Failed(Status status) noexcept override { return failure.Fail(status); }
+  Status Failed(Status status) noexcept override {
+    return failure_->Fail(status.WithContext("%s", plugin_.c_str()));
+  }
+
+  const std::string plugin_;
+  const std::shared_ptr<kit::Failure> failure_;
 };
 
 class BySize final : public CommunicatorBase, WireProgressBase {
@@ -116,12 +121,14 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   // The last of `rows` fits all.
   BySize(const RankInfo& ranks, const std::vector<Row>& rows, Inner inner)
       : ranks_(ranks), inner_(std::move(inner)) {
+    std::map<std::string, std::shared_ptr<Works>> works;
+    for (const auto& [name, one] : inner_) works[name] = std::make_shared<Works>(name, failure_);
     for (const Row& row : rows) {
       for (size_t kind = 0; kind < kKinds; ++kind) {
         std::vector<Choice>& choices = choices_[kind];
         const bool is_new = choices.empty() || choices.back().up_to < row.up_to;
         if ((row.kinds & Bit(static_cast<TransferKind>(kind))) == 0 || !is_new) continue;
-        choices.push_back({row.up_to, inner_.find(row.plugin)->second.get()});
+        choices.push_back({row.up_to, inner_.find(row.plugin)->second.get(), works[row.plugin]});
       }
     }
   }
@@ -166,36 +173,39 @@ class BySize final : public CommunicatorBase, WireProgressBase {
     return all;
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    if (works_->failure.raised()) return works_->failure.reason();
+    if (failure_->raised()) return failure_->reason();
     if (!kit::InRange(transfer.kind, TransferKind::kBarrier)) {
       return kit::InvalidTransfer("unknown kind", static_cast<int32_t>(transfer.kind));
     }
-    return works_->Submit(Choose(transfer), transfer, out);
+    const Choice& choice = Choose(transfer);
+    return choice.works->Submit(*choice.communicator, transfer, out);
   }
-  void Abort(const Status& reason) noexcept override { works_->failure.Abort(reason); }
+  void Abort(const Status& reason) noexcept override { failure_->Abort(reason); }
 
  private:
   struct Choice {
     uint64_t up_to = 0;
     Communicator* communicator = nullptr;
+    std::shared_ptr<Works> works;
   };
 
-  Communicator& Choose(const Transfer& transfer) const noexcept {
+  const Choice& Choose(const Transfer& transfer) const noexcept {
     const bool is_of_all =
         transfer.kind == TransferKind::kReduceScatter || transfer.kind == TransferKind::kAllGather;
     const uint64_t parts = is_of_all ? static_cast<uint64_t>(ranks_.world_size) : 1;
     const uint64_t bytes = parts * kit::SizeBytes(transfer);
     const Choice* choice = choices_[static_cast<size_t>(transfer.kind)].data();
     while (bytes > choice->up_to) ++choice;
-    return *choice->communicator;
+    return *choice;
   }
 
   const RankInfo ranks_;
   const Inner inner_;
   std::array<std::vector<Choice>, kKinds> choices_;  // ascending; the last one takes all
-  const std::shared_ptr<Works> works_ = std::make_shared<Works>([this](const Status& reason, bool) {
-    for (const auto& [name, one] : inner_) one->Abort(reason);
-  });
+  const std::shared_ptr<kit::Failure> failure_ =
+      std::make_shared<kit::Failure>([this](const Status& reason, bool) {
+        for (const auto& [name, one] : inner_) one->Abort(reason);
+      });
 };
 
 // All ranks see the tables of all, so each of them fails, with the first row that differs.

@@ -177,16 +177,17 @@ void Pipeline::PrepareAllReduce(Slot& slot) noexcept {
   Set(slot, 2, TransferKind::kAllGather, own, out, part);
 }
 
-// What the ranks of a column want lies together: it is that rank's slice inside.
+// Even: what the ranks of a column want lies together, as that rank's slice inside.
 void Pipeline::PrepareReduceScatter(Slot& slot) noexcept {
   std::byte* const all = slot.bytes.get();
   const size_t part = Bytes(slot.count), host_count = hosts_.count() * slot.count;
   for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
-    Copy(all + PlaceOf(rank) * part, send_ + Bytes(rank * count_ + slot.begin), part);
+    Copy(all + (hosts_.even ? PlaceOf(rank) : rank) * part,
+         send_ + Bytes(rank * count_ + slot.begin), part);
   }
   if (!hosts_.even) {
     slot.result = all;
-    return SumOverLeaders(slot, all, all, hosts_.widest() * host_count);
+    return SumOverLeaders(slot, all, all, hosts_.places.size() * slot.count);
   }
   std::byte* const own = all + Bytes(hosts_.own.local * host_count);
   Set(slot, 0, TransferKind::kReduceScatter, all, own, host_count);
@@ -248,7 +249,7 @@ Status Pipeline::Finish(const Slot& slot) const noexcept {
   std::byte* const out = recv_ + Bytes(slot.begin);
   if (transfer_.kind == TransferKind::kReduceScatter) {
     const auto own = static_cast<size_t>(hosts_.local_ranks()[hosts_.own.local]);
-    Copy(out, slot.result + PlaceOf(own) * part, part);
+    Copy(out, slot.result + own * part, part);
   } else if (transfer_.kind == TransferKind::kAllGather) {
     for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
       Copy(out + Bytes(rank * count_), slot.result + PlaceOf(rank) * part, part);

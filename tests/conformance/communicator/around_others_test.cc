@@ -103,7 +103,9 @@ TEST(BySize, AFailureOfOneFailsAll) {
   TransferBuffers small({.count = 1}, 0, 2), large({.count = 100}, 0, 2);
   Work* const pending = conform::MustSubmit(*ranks[0], small.MakeTransfer(0));
   EXPECT_EQ(SubmitAndWait(*ranks[0], large.MakeTransfer(1, 0, 200)).code(), StatusCode::kTimeout);
-  EXPECT_EQ(pending->WaitHost(conform::kWaitMs).code(), StatusCode::kTimeout);
+  const Status reason = pending->WaitHost(conform::kWaitMs);
+  EXPECT_EQ(reason.code(), StatusCode::kTimeout);
+  EXPECT_EQ(std::string(reason.message()).rfind("tcp: ", 0), 0u) << reason.message();
   pending->Release();
   EXPECT_EQ(conform::ExpectRefused(*ranks[0], small.MakeTransfer(2)).code(), StatusCode::kTimeout);
 }
@@ -119,7 +121,8 @@ TEST(Hier, AFailureNamesTheRankOfTheRunAndTheTransfer) {
     const Status status = SubmitAndWait(*ranks[rank], transfer);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
     EXPECT_EQ(status.rank(), 3) << status.message();
-    EXPECT_THAT(status.message(), HasSubstr("all-reduce of 400 kB (bucket 5, sequence 7)"));
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("all-reduce of 400 kB (bucket 5, sequence 7)"),
+                                        HasSubstr("of 'hier/")));
   });
 }
 

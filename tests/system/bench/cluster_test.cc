@@ -1,7 +1,10 @@
 // What to use on the ranks of this run, asked in little time.
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/cluster/decision.h"
+#include "tests/support/expect_status.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
@@ -9,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using BenchCluster = CliTest;
 
@@ -23,7 +27,10 @@ TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
                          HasSubstr("\n1 KiB  "), HasSubstr("~ "),
                          HasSubstr("the default communicator, shm, was not measured")));
   EXPECT_THAT(Read("out/report.html"), AllOf(HasSubstr("Who wins where"), HasSubstr("<svg")));
-  EXPECT_THAT(Read("out/results.json"), HasSubstr("\"dtype\": \"float32\""));
+  const auto sweeps = nlohmann::json::parse(Read("out/results.json"));
+  ASSERT_EQ(sweeps.size(), 2u) << "a pair, and all";
+  EXPECT_EQ(sweeps[0]["rows"][1]["bytes"], 4 << 20);
+  EXPECT_EQ(sweeps[1]["dtype"], "float32");
 }
 
 TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
@@ -32,9 +39,10 @@ TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
                               "--communicators tcp," ENGINE_TEST_FAULTY);
   EXPECT_EQ(outcome.exit_code, 79);
   EXPECT_THAT(outcome.err, HasSubstr("'faulty_communicator' (faulty_communicator) gives wrong"));
-  EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("\nsize "), HasSubstr("  wrong  "), HasSubstr("  tcp\n"),
-                    HasSubstr("left out: faulty_communicator: all-reduce of bfloat16: ")));
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(HasSubstr("\nsize "), HasSubstr("  wrong  "), HasSubstr("  tcp\n"),
+            HasSubstr("left out: faulty_communicator: all-reduce of float32: it gives wrong")));
 }
 
 TEST_F(BenchCluster, TrainsEachSide) {
@@ -51,10 +59,32 @@ TEST_F(BenchCluster, ItsFragmentRuns) {
       "seed: 3\nmodel { mlp { hidden: [16] } }\ntrain { steps: 2 global_batch: 8 }\n"
       "data { synthetic { samples: 64 eval_samples: 16 shape: 8 classes: 4 } }\n"
       "plugins: [\"sgd\", \"cpu_ops\"]\n";
-  folder_.Write("best.pbtxt", rest + bench::Fragment({"gloo", "priority_sched"},
-                                                     {"priority_sched.credit_bytes=4194304",
-                                                      "gloo.all_reduce=ring"}));
+  const std::vector<std::string> folders = {ENGINE_TEST_PLUGIN_DIR},
+                                 set = {"by_size.second=gloo", "by_size.table=any 4 gloo",
+                                        "tcp.io_threads=1", "tcp.interface=lo", "mlp.x=1"};
+  const std::string fragment = bench::Fragment(
+      {ValueOf(bench::FindContender("", "by_size", set, folders, /*leaves_others=*/true)).choice,
+       ValueOf(bench::ChoosePlugin("priority_sched", {"credit_bytes=4194304"}, folders))});
+  EXPECT_EQ(fragment,
+            "plugins: [\"by_size\", \"priority_sched\"]\n"
+            "by_size {\n  table: \"any 4 gloo\"\n  second: \"gloo\"\n}\n"
+            "priority_sched {\n  credit_bytes: 4194304\n}\n"
+            "tcp {\n  io_threads: 1\n}\n");
+  folder_.Write("best.pbtxt", rest + fragment);
   Output(Run("run best.pbtxt -q -n 2"));
+}
+
+TEST_F(BenchCluster, AnOverrideForNobodyIsRefused) {
+  const Outcome outcome = Run(std::string(kCommand) + "--communicators tcp --set tpc.io_threads=2");
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.err, HasSubstr("--set tpc.io_threads=2 is for no plugin"));
+}
+
+TEST_F(BenchCluster, AConfigurationThatCannotBeIsRefusedBeforeAnythingIsMeasured) {
+  const Outcome outcome =
+      Run("bench cluster -n 2 --communicators tcp --model run.pbtxt --set train.steppes=1");
+  EXPECT_EQ(outcome.exit_code, 78);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("steppes"), Not(HasSubstr("which communicators"))));
 }
 
 }  // namespace

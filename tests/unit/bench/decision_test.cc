@@ -55,36 +55,29 @@ TEST(Winner, NeedsTimes) {
   EXPECT_EQ(WinnerOfBoth({}, Steady(10)), "shm");
 }
 
-TEST(Entries, FollowSureDifferencesAlone) {
-  const SweepRequest request;
-  SweepResult result;
-  result.rows = {Row(4, Steady(10), Steady(20)), Row(64, Steady(12), Wild(11)),
-                 Row(1024, Steady(30), Steady(20)), Row(4096, Steady(90), {})};
-  const std::vector<Entry> entries = EntriesOf(request, result);
-  ASSERT_EQ(entries.size(), 3u);  // the last size has but one contender
-  EXPECT_EQ(entries[0].contender, 0u);
-  EXPECT_EQ(entries[0].up_to_bytes, 64);
-  EXPECT_EQ(entries[1].contender, 1u);
-  EXPECT_EQ(entries[1].up_to_bytes, 1024);
+std::vector<ClusterSweep> Sweeps() {
+  std::vector<ClusterSweep> sweeps(1);
+  sweeps[0].request.contenders = {{"tcp", {}}, {"shm", {}}};
+  sweeps[0].result.rows = {Row(4, Steady(10), Steady(20)), Row(64, Steady(12), Wild(11)),
+                           Row(1024, Steady(30), Steady(20)), Row(4096, Steady(90), {})};
+  return sweeps;
+}
+
+TEST(BySizeOptions, FollowSureDifferencesAlone) {
   EXPECT_THAT(
-      BySizeOptions(entries, kNames),
+      BySizeOptions(Sweeps(), kNames),  // the last size has but one contender
       ElementsAre("by_size.table=all_reduce 64 tcp; all_reduce 1024 shm; all_reduce any tcp",
                   "by_size.default=tcp", "by_size.second=shm"));
-  EXPECT_THAT(BySizeOptions({entries[2]}, kNames), IsEmpty()) << "one for all needs no table";
+}
+
+TEST(BySizeOptions, NameNobodyWhoBrokeOrWasWrongElsewhere) {
+  EXPECT_THAT(BySizeOptions(Sweeps(), {"tcp"}), IsEmpty()) << "one for all needs no table";
 }
 
 TEST(OverSizes, IsTheGeometricMeanOfEachRound) {
   SweepResult result;
   result.rows = {Row(4, {{1}, {2}}, {{1}}), Row(8, {{4}, {8}}, {})};
   EXPECT_THAT(OverSizes(result), ElementsAre(Turns{{2}, {4}}, Turns{}));
-}
-
-TEST(Fragment, QuotesWords) {
-  EXPECT_EQ(Fragment({"by_size", "fifo_sched"}, {"by_size.table=any any tcp", "by_size.default=tcp",
-                                                 "fifo_sched.slice_bytes=-1"}),
-            "plugins: [\"by_size\", \"fifo_sched\"]\n"
-            "by_size {\n  table: \"any any tcp\"\n  default: \"tcp\"\n}\n"
-            "fifo_sched {\n  slice_bytes: -1\n}\n");
 }
 
 }  // namespace
