@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -108,13 +109,13 @@ Result<std::vector<uint8_t>> Save(const State& state, base::CallWatch* watch) {
 
 class Collection {
  public:
-  Collection(const exec::Executor& executor, SpillFile& spill)
+  Collection(const exec::Executor& executor, const std::string& path)
       : executor_(executor),
         memory_(executor.memory()),
         rank_(executor.options().rank),
         moves_(rank_.world_size > 1 && !executor.updates().asynchronous() &&
                executor.plugins().communicator->traits().no_op == 0),
-        spill_(spill) {}
+        collected_{.spill = std::make_shared<SpillFile>(path)} {}
 
   Result<RankStates> Run() {
     const std::vector<State> states = StatesOf(executor_);
@@ -144,7 +145,8 @@ class Collection {
       if (state.saved) ENGINE_RETURN_IF_ERROR(Move(root, &bytes, &bytes, sizeof(bytes)));
       float* kept = nullptr;
       if (rank_.rank == 0) {
-        ENGINE_ASSIGN_OR_RETURN(kept, spill_.Allocate(train::CeilDiv(bytes, sizeof(float))));
+        ENGINE_ASSIGN_OR_RETURN(kept,
+                                collected_.spill->Allocate(train::CeilDiv(bytes, sizeof(float))));
       }
       ENGINE_RETURN_IF_ERROR(Move(root, own, kept, bytes));
       if (rank_.rank == 0) Keep(state, root, kept, bytes);
@@ -198,7 +200,6 @@ class Collection {
   const exec::ModelMemory& memory_;
   const RankInfo rank_;
   const bool moves_;
-  SpillFile& spill_;
   graph::DeviceBuffer piece_;
   RankStates collected_;
 };
@@ -266,9 +267,9 @@ std::string DescribeRankStates(const exec::Executor& executor) {
   return text;
 }
 
-Result<RankStates> CollectRankStates(const exec::Executor& executor, SpillFile& spill) {
+Result<RankStates> CollectRankStates(const exec::Executor& executor, const std::string& path) {
   ENGINE_CHECK(executor.flushed(), "states while updates are under way");
-  return Collection(executor, spill).Run();
+  return Collection(executor, path).Run();
 }
 
 Status LoadRankStates(const OpenedCheckpoint& checkpoint, const exec::Executor& executor,
