@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <new>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -20,15 +21,31 @@ constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
 constexpr std::string_view kClassNamesPrefix = "class_names/";
 
-// What lies in memory of an accelerator is copied to `copies`, where its tensors are then.
-Status CopyToHost(const exec::ModelMemory& memory, std::vector<NamedTensor>& tensors,
-                  std::vector<std::vector<std::byte>>& copies) {
-  if (memory.accelerator() == nullptr) return {};
-  for (NamedTensor& tensor : tensors) {
-    std::vector<std::byte>& copy = copies.emplace_back(tensor.view.size_bytes());
-    ENGINE_RETURN_IF_ERROR(
-        memory.device().Copy(copy.data(), tensor.view.data, copy.size(), memory.stream()));
-    tensor.view.data = copy.data();
+// Other processes, and steps that go on, need memory too, so a copy that is not necessary takes no
+// more than half of what is free. False: there is no memory.
+bool Reserve(size_t size_bytes, bool necessary, CopyMemory& memory) {
+  if (memory.size_bytes >= size_bytes) return true;
+  if (!necessary && std::cmp_greater(size_bytes, FreeMemory() / 2)) return false;
+  memory.bytes.reset(new (std::nothrow) std::byte[size_bytes]);
+  memory.size_bytes = memory.bytes == nullptr ? 0 : size_bytes;
+  return memory.bytes != nullptr;
+}
+
+Status CopyToHost(const exec::ModelMemory& memory, CheckpointContent& content) {
+  size_t size_bytes = 0;
+  for (const NamedTensor& tensor : content.tensors) size_bytes += tensor.view.size_bytes();
+  const bool on_accelerator = memory.accelerator() != nullptr;
+  content.copied = Reserve(size_bytes, on_accelerator, *content.memory);
+  if (!content.copied && on_accelerator) {
+    return Status::Error(StatusCode::kResourceExhausted,
+                         "no memory for the %zu bytes of a checkpoint", size_bytes);
+  }
+  if (!content.copied) return {};
+  std::byte* to = content.memory->bytes.get();
+  for (NamedTensor& tensor : content.tensors) {
+    const size_t bytes = tensor.view.size_bytes();
+    ENGINE_RETURN_IF_ERROR(memory.device().Copy(to, tensor.view.data, bytes, memory.stream()));
+    tensor.view.data = std::exchange(to, to + bytes);
   }
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
@@ -127,14 +144,16 @@ Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name
                        "'%s' has another shape in the checkpoint than in this model", name.c_str());
 }
 
-// Nothing writes to what is read here before this returns: updates are done, and no step begins.
-Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info, const RankStates& kept,
-                       std::function<void()> progress) {
+// Nothing writes to what is read here before this returns, or what is not copied is written: updates
+// are done, and no step begins.
+Result<CheckpointContent> ContentOf(const exec::Executor& executor, const CheckpointInfo& info,
+                                    const RankStates& kept, bool copies,
+                                    std::shared_ptr<CopyMemory> to) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits& traits = executor.updates().optimizer();
-  std::vector<NamedTensor> tensors;
+  CheckpointContent content{.step = info.step, .spill = kept.spill, .memory = std::move(to)};
+  std::vector<NamedTensor>& tensors = content.tensors;
   const auto add = [&](const auto& name_of, const auto& view_of) {
     for (int32_t i = 0; i < static_cast<int32_t>(memory.graph().parameters.size()); ++i) {
       const TensorView view = view_of(i);
@@ -150,14 +169,15 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
     add([&](const std::string& name) { return StateName(traits, s, name); },
         [&](int32_t i) { return executor.updates().state(i, s); });
   }
-  std::vector<std::vector<std::byte>> copies;
-  ENGINE_RETURN_IF_ERROR(CopyToHost(memory, tensors, copies));
+  if (copies || memory.accelerator() != nullptr) {
+    ENGINE_RETURN_IF_ERROR(CopyToHost(memory, content));
+  }
   tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
-  ENGINE_RETURN_IF_ERROR(CheckFinite(tensors, info.step));
-  std::map<std::string, std::string> metadata = {{"format", kFormat},
-                                                 {"config", info.config},
-                                                 {"optimizer", info.optimizer},
-                                                 {"data", info.data}};
+  std::map<std::string, std::string>& metadata = content.metadata;
+  metadata = {{"format", kFormat},
+              {"config", info.config},
+              {"optimizer", info.optimizer},
+              {"data", info.data}};
   VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
   metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
   if (!info.best.empty()) metadata["best"] = info.best;
@@ -165,7 +185,13 @@ Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
     metadata[std::string(kClassNamesPrefix) + target] = fmt::format("{}\n", fmt::join(names, "\n"));
   }
   metadata.insert(kept.versions.begin(), kept.versions.end());
-  return WriteSafetensors(path, tensors, metadata, std::move(progress));
+  return content;
+}
+
+Status WriteCheckpoint(const std::string& path, const CheckpointContent& content,
+                       std::function<void()> progress) {
+  ENGINE_RETURN_IF_ERROR(CheckFinite(content.tensors, content.step));
+  return WriteSafetensors(path, content.tensors, content.metadata, std::move(progress));
 }
 
 // Nothing but the step is required, and nothing may be negative.

@@ -12,6 +12,7 @@
 
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/sample_position.h"
+#include "app/checkpoint/spill_file.h"
 #include "core/exec/executor.h"
 #include "core/exec/model_memory.h"
 #include "engine/status.h"
@@ -41,13 +42,35 @@ struct CheckpointInfo {
 struct RankStates {
   std::vector<NamedTensor> tensors;
   std::map<std::string, std::string> versions;  // metadata
+  std::shared_ptr<SpillFile> spill;             // where tensors are
 };
 
-// Writes every parameter and optimizer state, and `kept`; see WriteSafetensors for what a failure
-// leaves behind. The file may be the one that the run was continued from, and be open here or elsewhere:
-// what is open keeps the old content. `progress`: see AtomicFile.
-Status WriteCheckpoint(const std::string& path, const exec::Executor& executor,
-                       const CheckpointInfo& info, const RankStates& kept = {},
+// Host memory for copies, which stays: making its pages takes longer than to fill them.
+struct CopyMemory {
+  std::unique_ptr<std::byte[]> bytes;
+  size_t size_bytes = 0;
+};
+
+// What is written: every parameter and optimizer state, and what each rank keeps.
+struct CheckpointContent {
+  int64_t step = 0;
+  std::vector<NamedTensor> tensors;  // in host memory
+  std::map<std::string, std::string> metadata;
+  bool copied = false;  // nothing of it is the executor's, which may go on
+  std::shared_ptr<SpillFile> spill;
+  std::shared_ptr<CopyMemory> memory;
+};
+
+// After Flush. `copies`: copied to `memory`, if it has the room or there is enough of it; what is on an
+// accelerator is copied anyway, and without memory this is kResourceExhausted.
+Result<CheckpointContent> ContentOf(
+    const exec::Executor& executor, const CheckpointInfo& info, const RankStates& kept = {},
+    bool copies = false, std::shared_ptr<CopyMemory> memory = std::make_shared<CopyMemory>());
+
+// See WriteSafetensors for what a failure leaves behind, and AtomicFile for `progress`. The file may be
+// the one that the run was continued from, and be open here or elsewhere: what is open keeps the old
+// content. kConfig when a number is not finite. [any-thread]
+Status WriteCheckpoint(const std::string& path, const CheckpointContent& content,
                        std::function<void()> progress = nullptr);
 
 struct OpenedCheckpoint {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -108,13 +109,13 @@ Result<std::vector<uint8_t>> Save(const State& state, base::CallWatch* watch) {
 
 class Collection {
  public:
-  Collection(const exec::Executor& executor, SpillFile& spill)
+  Collection(const exec::Executor& executor, const std::string& path)
       : executor_(executor),
         memory_(executor.memory()),
         rank_(executor.options().rank),
         moves_(rank_.world_size > 1 && !executor.updates().asynchronous() &&
                executor.plugins().communicator->traits().no_op == 0),
-        spill_(spill) {}
+        collected_{.spill = std::make_shared<SpillFile>(path)} {}
 
   Result<RankStates> Run() {
     const std::vector<State> states = StatesOf(executor_);
@@ -144,7 +145,8 @@ class Collection {
       if (state.saved) ENGINE_RETURN_IF_ERROR(Move(root, &bytes, &bytes, sizeof(bytes)));
       float* kept = nullptr;
       if (rank_.rank == 0) {
-        ENGINE_ASSIGN_OR_RETURN(kept, spill_.Allocate(train::CeilDiv(bytes, sizeof(float))));
+        ENGINE_ASSIGN_OR_RETURN(kept,
+                                collected_.spill->Allocate(train::CeilDiv(bytes, sizeof(float))));
       }
       ENGINE_RETURN_IF_ERROR(Move(root, own, kept, bytes));
       if (rank_.rank == 0) Keep(state, root, kept, bytes);
@@ -198,7 +200,6 @@ class Collection {
   const exec::ModelMemory& memory_;
   const RankInfo rank_;
   const bool moves_;
-  SpillFile& spill_;
   graph::DeviceBuffer piece_;
   RankStates collected_;
 };
@@ -266,19 +267,19 @@ std::string DescribeRankStates(const exec::Executor& executor) {
   return text;
 }
 
-Result<RankStates> CollectRankStates(const exec::Executor& executor, SpillFile& spill) {
+Result<RankStates> CollectRankStates(const exec::Executor& executor, const std::string& path) {
   ENGINE_CHECK(executor.flushed(), "states while updates are under way");
-  return Collection(executor, spill).Run();
+  return Collection(executor, path).Run();
 }
 
-Result<RankStates> OwnRankStates(const exec::Executor& executor, SpillFile& spill) {
-  RankStates own;
+Result<RankStates> OwnRankStates(const exec::Executor& executor, const std::string& path) {
+  RankStates own{.spill = std::make_shared<SpillFile>(path)};
   for (const State& state : StatesOf(executor)) {
     if (state.saved == nullptr) continue;
     ENGINE_ASSIGN_OR_RETURN(const auto saved, Save(state, executor.plugins().watch));
     const auto bytes = static_cast<int64_t>(saved.size());
     ENGINE_ASSIGN_OR_RETURN(float* const kept,
-                            spill.Allocate(train::CeilDiv(bytes, sizeof(float))));
+                            own.spill->Allocate(train::CeilDiv(bytes, sizeof(float))));
     std::ranges::copy(saved, reinterpret_cast<uint8_t*>(kept));
     own.tensors.push_back({state.name + "/0", {kept, {bytes}, DType::kUint8}});
     own.versions[state.name] = std::to_string(state.saved->state_version());

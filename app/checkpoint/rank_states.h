@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint.h"
-#include "app/checkpoint/spill_file.h"
 #include "core/exec/executor.h"
 #include "engine/status.h"
 
@@ -17,14 +16,14 @@ namespace engine::checkpoint {
 // A line for each: ranks must have the same.
 std::string DescribeRankStates(const exec::Executor& executor);
 
-// Brings those of all ranks together on rank 0, which has their tensors then, in `spill`. Collective;
-// of ranks that go asynchronously rank 0 calls it alone, and has its own. After Flush. kPlugin when a
-// plugin breaks the contract.
-Result<RankStates> CollectRankStates(const exec::Executor& executor, SpillFile& spill);
+// Brings those of all ranks together on rank 0, which has their tensors then, in a file beside `path`.
+// Collective; of ranks that go asynchronously rank 0 calls it alone, and has its own. After Flush. kPlugin
+// when a plugin breaks the contract.
+Result<RankStates> CollectRankStates(const exec::Executor& executor, const std::string& path);
 
 // What the plugins of this rank remember, without tensors, as a checkpoint has it of rank 0. Not
 // collective; also after a failure.
-Result<RankStates> OwnRankStates(const exec::Executor& executor, SpillFile& spill);
+Result<RankStates> OwnRankStates(const exec::Executor& executor, const std::string& path);
 
 // Gives this rank its own of the file. With another number of ranks rank 0 gets the sum of tensors, and
 // all get what the plugins of rank 0 remember. What the file does not have stays as it is. kBadData

@@ -5,12 +5,29 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 
 #include "kit/unique_fd.h"
 
 namespace engine::checkpoint {
+namespace {
+
+// The number behind `word` in a file of the kernel, or that at its beginning; -1: there is none.
+int64_t NumberIn(const std::string& path, const std::string& word) {
+  std::ifstream file(path);
+  std::string before;
+  while (before != word && file >> before) {
+  }
+  int64_t number = 0;
+  return file >> number ? number : -1;
+}
+
+}  // namespace
 
 Result<float*> SpillFile::Allocate(int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
@@ -36,6 +53,24 @@ Result<float*> SpillFile::Allocate(int64_t count) {
 
 SpillFile::~SpillFile() {
   for (const auto& [memory, bytes] : mapped_) munmap(memory, bytes);
+}
+
+// A limit holds for all groups below it, and counts caches that give way.
+int64_t FreeMemory(const std::string& root) {
+  const int64_t kib = NumberIn(root + "/proc/meminfo", "MemAvailable:");
+  int64_t free = kib < 0 ? std::numeric_limits<int64_t>::max() : kib * 1024;
+  std::string group;  // "0::/outer/inner"
+  std::ifstream(root + "/proc/self/cgroup") >> group;
+  if (!group.starts_with("0::/")) return free;
+  const std::filesystem::path groups = root + "/sys/fs/cgroup";
+  for (auto at = groups / group.substr(4); at.native().size() >= groups.native().size();
+       at = at.parent_path()) {
+    const int64_t limit = NumberIn(at / "memory.max", "");  // or "max"
+    if (limit < 0) continue;
+    const int64_t caches = NumberIn(at / "memory.stat", "inactive_file");
+    free = std::min(free, limit - NumberIn(at / "memory.current", "") + caches);
+  }
+  return free;
 }
 
 }  // namespace engine::checkpoint

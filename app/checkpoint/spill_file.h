@@ -1,4 +1,4 @@
-// Memory that is a file: what does not fit is on the disk.
+// Memory that is a file: what does not fit is on the disk. And how much does fit.
 #pragma once
 
 #include <cstddef>
@@ -26,5 +26,9 @@ class SpillFile {
   const std::string path_;
   std::vector<std::pair<void*, size_t>> mapped_;
 };
+
+// Bytes that this process may still take without swapping: of the machine, and of its control groups
+// (version 2). `root`: of the file system.
+int64_t FreeMemory(const std::string& root = "");
 
 }  // namespace engine::checkpoint

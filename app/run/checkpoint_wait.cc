@@ -15,21 +15,24 @@ std::function<void()> CheckpointProgress(base::Store& store) {
   };
 }
 
-Status AwaitCheckpoint(base::Store& store, const std::string& key, int64_t timeout_ms) {
-  std::string before;
-  for (;;) {
-    const Status waited = store.Get(key, timeout_ms).status();
-    if (waited.code() != StatusCode::kTimeout) return waited;
-    const auto now = store.Get(launch::kProgressKey, launch::kReportTimeoutMs);
-    if (!now.ok() || *now == before) break;
-    before = *now;
-  }
+Status DiskStandsStill(int64_t timeout_ms) {
   return Status::Error(
              StatusCode::kTimeout,
              "it has written nothing more of the checkpoint for %lld ms: its disk or file "
              "system stands still",
              static_cast<long long>(timeout_ms))
       .WithRank(0);
+}
+
+Status AwaitCheckpoint(base::Store& store, const std::string& key, int64_t timeout_ms) {
+  std::string before;
+  for (;;) {
+    const Status waited = store.Get(key, timeout_ms).status();
+    if (waited.code() != StatusCode::kTimeout) return waited;
+    const auto now = store.Get(launch::kProgressKey, launch::kReportTimeoutMs);
+    if (!now.ok() || *now == before) return DiskStandsStill(timeout_ms);
+    before = *now;
+  }
 }
 
 }  // namespace engine::run

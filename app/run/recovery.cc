@@ -3,6 +3,7 @@
 //   "recovery/step/" RANK   the step whose parameters it has in memory, or -1
 //   "recovery/file"         of the first rank with the newest: the path of its file on one host, else the
 //                           number of parts
+//   "recovery/storage"      of rank 0, where no rank has any: a checkpoint of the run, or empty
 //   "recovery/part/" I      kPartBytes of it, the last one less; emptied when all have read it
 #include "app/run/recovery.h"
 
@@ -23,7 +24,6 @@
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/rank_states.h"
 #include "app/checkpoint/resume.h"
-#include "app/checkpoint/spill_file.h"
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "app/run/training.h"
@@ -34,6 +34,7 @@ namespace {
 
 constexpr int64_t kPartBytes = 32 << 20;
 constexpr char kFile[] = "recovery/file";
+constexpr char kStorage[] = "recovery/storage";
 
 std::string PartKey(int64_t part) {
   return "recovery/part/" + std::to_string(part);
@@ -83,7 +84,8 @@ bool Recovery::Survives(const Status& failure) const {
   return survives_ && (base::IsSecondary(failure.code()) || failure.code() == StatusCode::kTimeout);
 }
 
-Result<std::string> Recovery::After(const Status& failure, train::Trainer* trainer) {
+Result<std::string> Recovery::After(const Status& failure,
+                                    std::unique_ptr<train::Trainer>& trainer) {
   if (trainer != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(step_, trainer->Salvage());
     // Before the others come to another number.
@@ -91,10 +93,10 @@ Result<std::string> Recovery::After(const Status& failure, train::Trainer* train
   }
   ENGINE_RETURN_IF_ERROR(rank_.regroup(failure));
   again_ = true;
-  return Agree(step_, trainer);
+  return Agree(step_, &trainer);
 }
 
-Result<std::string> Recovery::Agree(int64_t step, train::Trainer* trainer) {
+Result<std::string> Recovery::Agree(int64_t step, std::unique_ptr<train::Trainer>* trainer) {
   const int64_t timeout_ms = rank_.info.rendezvous_timeout_ms;
   const auto key_of = [](int32_t rank) { return "recovery/step/" + std::to_string(rank); };
   ENGINE_RETURN_IF_ERROR(rank_.store.Set(key_of(rank_.info.rank), std::to_string(step)));
@@ -106,9 +108,12 @@ Result<std::string> Recovery::Agree(int64_t step, train::Trainer* trainer) {
     if (has > newest) source = rank;
     newest = std::max(newest, has);
   }
-  if (newest < 0) return FromStorage();
+  if (newest < 0) {
+    if (trainer != nullptr) trainer->reset();  // which may be writing a checkpoint
+    return FromStorage();
+  }
   if (rank_.info.rank == source) {
-    if (trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(*trainer));
+    if (trainer != nullptr && *trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(**trainer));
     ENGINE_RETURN_IF_ERROR(Publish());
     rank_.Log(LogLevel::kInfo,
               fmt::format("all ranks go on from step {}, as this one has it", step));
@@ -120,16 +125,17 @@ Result<std::string> Recovery::Agree(int64_t step, train::Trainer* trainer) {
 }
 
 // What ranks have is of no one step: on GPUs, where each updates a part, or none has got so far.
+// The file is that of rank 0.
 Result<std::string> Recovery::FromStorage() const {
+  if (rank_.info.rank != 0) return rank_.store.Get(kStorage, launch::kProgressTimeoutMs);
   std::vector<Status> damaged;
   const std::string& own = config_.output().checkpoint;
   std::string path = own.empty() ? "" : checkpoint::NewestCheckpoint(own, &damaged);
   if (path.empty()) path = resume_;
-  if (rank_.info.rank == 0) {
-    rank_.Log(LogLevel::kWarning,
-              "no rank has the parameters of one whole step in its memory: all go back to " +
-                  (path.empty() ? "the beginning" : path));
-  }
+  rank_.Log(LogLevel::kWarning,
+            "no rank has the parameters of one whole step in its memory: all go back to " +
+                (path.empty() ? "the beginning" : path));
+  ENGINE_RETURN_IF_ERROR(rank_.store.Set(kStorage, path));
   return path;
 }
 
@@ -139,10 +145,11 @@ Status Recovery::Write(train::Trainer& trainer) {
   for (const std::string& folder :
        {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
     const std::string path = fmt::format("{}/engine-recovery-{}", folder, getpid());
-    checkpoint::SpillFile spill(path);
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates own,
-                            checkpoint::OwnRankStates(trainer.executor(), spill));
-    written = checkpoint::WriteCheckpoint(path, trainer.executor(), info_, own);
+                            checkpoint::OwnRankStates(trainer.executor(), path));
+    ENGINE_ASSIGN_OR_RETURN(const checkpoint::CheckpointContent content,
+                            checkpoint::ContentOf(trainer.executor(), info_, own));
+    written = checkpoint::WriteCheckpoint(path, content);
     if (!written.ok()) continue;
     file_ = kit::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     unlink(path.c_str());

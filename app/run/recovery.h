@@ -2,6 +2,7 @@
 // rank had in its memory, which becomes a checkpoint without a name.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "app/checkpoint/checkpoint.h"
@@ -27,8 +28,9 @@ class Recovery {
   // Whether a run that failed here can go on.
   bool Survives(const Status& failure) const;
   // In that case: waits for the others, and returns the checkpoint to begin again with. `trainer` is the
-  // one that has failed, or null: it was not made. It can go after this, and must before the next.
-  Result<std::string> After(const Status& failure, train::Trainer* trainer);
+  // one that has failed, or null: it was not made. It must go before the next is made, and stay where
+  // this fails.
+  Result<std::string> After(const Status& failure, std::unique_ptr<train::Trainer>& trainer);
 
   bool again() const { return again_; }  // not with the beginning of the run
   // That of the ranks that are left, with the global batch of all.
@@ -36,7 +38,7 @@ class Recovery {
   Best& best() { return best_; }
 
  private:
-  Result<std::string> Agree(int64_t step, train::Trainer* trainer);
+  Result<std::string> Agree(int64_t step, std::unique_ptr<train::Trainer>* trainer);
   Result<std::string> FromStorage() const;
   Status Write(train::Trainer& trainer);
   Status Publish();

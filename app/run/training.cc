@@ -7,8 +7,6 @@
 #include "app/checkpoint/checkpoint.h"
 #include "app/checkpoint/rank_states.h"
 #include "app/checkpoint/resume.h"
-#include "app/checkpoint/retention.h"
-#include "app/checkpoint/spill_file.h"
 #include "app/data/dataset_source.h"
 #include "app/launch/agree.h"
 #include "app/launch/deadlines.h"
@@ -17,7 +15,7 @@
 #include "app/plugins/words.h"
 #include "app/run/answers.h"
 #include "app/run/best.h"
-#include "app/run/checkpoint_wait.h"
+#include "app/run/checkpoint_writer.h"
 #include "app/run/evaluation.h"
 #include "app/run/generate.h"
 #include "app/run/recovery.h"
@@ -175,22 +173,6 @@ Result<train::RunRange> BeginRun(const std::string& resume, const config::Config
   return range;
 }
 
-// Collective, but for ranks that go asynchronously (TrainerParts::save).
-Status Save(const std::string& path, int64_t keep, const exec::Executor& executor,
-            base::RankContext& rank, const checkpoint::CheckpointInfo& info,
-            RunObserver& observer) {
-  checkpoint::SpillFile spill(path);
-  ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates kept,
-                          checkpoint::CollectRankStates(executor, spill));
-  const std::string written = "checkpoint/" + std::to_string(info.step) + path;
-  if (rank.info.rank != 0) return AwaitCheckpoint(rank.store, written, launch::kProgressTimeoutMs);
-  ENGINE_RETURN_IF_ERROR(
-      checkpoint::WriteCheckpoint(path, executor, info, kept, CheckpointProgress(rank.store)));
-  ENGINE_RETURN_IF_ERROR(checkpoint::KeepNewest(path, info.step, keep));
-  ENGINE_RETURN_IF_ERROR(observer.OnCheckpoint(info.step, path));
-  return rank.store.Set(written, "");
-}
-
 // Rank 0 may have more to do than the others, who wait for it: all leave at about the same time.
 Status LeaveTogether(base::RankContext& rank) {
   constexpr const char* kDone = "run/done";
@@ -265,6 +247,8 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   const auto own = std::make_shared<Best>(config.best());
   const std::shared_ptr<Best> best(own, recovery == nullptr ? own.get() : &recovery->best());
   const bool again = recovery != nullptr && recovery->again();
+  const bool saves = !output.checkpoint.empty() || !output.best_checkpoint.empty();
+  const auto writer = std::make_shared<CheckpointWriter>(rank, observer);
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
   data::DatasetSource* const source = dataset.get();
   train::TrainerParts parts{
@@ -294,16 +278,16 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       },
       .judge = nullptr,
       .check = MakeReplicaCheck(run, rank),
-      .observer = observer,
+      .observer = saves ? *writer : observer,
       .metrics = std::move(metrics)};
-  if (!output.checkpoint.empty() || !output.best_checkpoint.empty()) {
-    parts.save = [&, source, best](const exec::Executor& executor, const train::RunState& now,
-                                   bool is_best) -> Status {
+  if (saves) {
+    parts.save = [&, source, best, writer](const exec::Executor& executor,
+                                           const train::RunState& now, train::CheckpointKind kind) {
+      const bool is_best = kind == train::CheckpointKind::kBest;
       const std::string& path = is_best ? output.best_checkpoint : output.checkpoint;
-      if (path.empty()) return {};
       checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now, *best);
       info.class_names = source->class_names();
-      return Save(path, is_best ? 1 : output.keep_checkpoints, executor, rank, info, observer);
+      return writer->Save(path, is_best ? 1 : output.keep_checkpoints, executor, info, kind);
     };
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {

@@ -138,10 +138,11 @@ Result<int64_t> Trainer::Run() {
     const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
     if (due(train.evaluate_every) && !stop) ENGINE_RETURN_IF_ERROR(Evaluate(step));
     if (stop || ended_early_) {
-      ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+      ENGINE_RETURN_IF_ERROR(Checkpoint(step, CheckpointKind::kLast));
       return step;
     }
-    if (due(train.checkpoint_every)) ENGINE_RETURN_IF_ERROR(Checkpoint(step));
+    if (!due(train.checkpoint_every)) continue;
+    ENGINE_RETURN_IF_ERROR(Checkpoint(step, CheckpointKind::kPeriodic));
   }
   ENGINE_RETURN_IF_ERROR(Settle());
   exec::UpdateStrategy& updates = executor_->updates();
@@ -149,7 +150,7 @@ Result<int64_t> Trainer::Run() {
     ENGINE_RETURN_IF_ERROR(updates.served()->Meet(executor_->transfers()));
   }
   if (train.evaluate_every >= 0) ENGINE_RETURN_IF_ERROR(Evaluate(range_.last_step));
-  ENGINE_RETURN_IF_ERROR(Checkpoint(range_.last_step));
+  ENGINE_RETURN_IF_ERROR(Checkpoint(range_.last_step, CheckpointKind::kLast));
   return range_.last_step;
 }
 
@@ -250,7 +251,7 @@ Status Trainer::Judge(const EvaluationReport& report) {
   const bool alone = executor_->updates().asynchronous();
   if (!alone) ENGINE_RETURN_IF_ERROR(executor_->AllReduce(flags).WithContext("judgement"));
   ended_early_ = flags[1] > 0 && !alone;
-  return flags[0] > 0 ? Checkpoint(report.step, /*best=*/true) : Status();
+  return flags[0] > 0 ? Checkpoint(report.step, CheckpointKind::kBest) : Status();
 }
 
 // Where all updates are done, and no next step tells it.
@@ -265,7 +266,7 @@ Status Trainer::CheckRanks(int64_t step) {
 
 // Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
 // come to rank 0, which alone writes.
-Status Trainer::Checkpoint(int64_t step, bool best) {
+Status Trainer::Checkpoint(int64_t step, CheckpointKind kind) {
   ENGINE_RETURN_IF_ERROR(Settle());
   if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
@@ -274,7 +275,7 @@ Status Trainer::Checkpoint(int64_t step, bool best) {
   ENGINE_RETURN_IF_ERROR(CheckRanks(step));
   ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
   if (!first) executor_->DropCollectedStates();
-  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), best));
+  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), kind));
   executor_->DropCollectedStates();
   return {};
 }

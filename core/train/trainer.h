@@ -26,9 +26,12 @@ struct RunState {
 
 // What follows from an evaluation.
 struct Judgement {
-  bool keep = false;  // TrainerParts::save, with `best`
+  bool keep = false;  // TrainerParts::save, kBest
   bool end = false;   // the run, as if this were its last step
 };
+
+// Why there is a checkpoint: train.checkpoint_every, an evaluation better than those before, the end.
+enum class CheckpointKind { kPeriodic, kBest, kLast };
 
 // What the program around a trainer does for it. Called on the thread of the rank.
 struct TrainerParts {
@@ -43,10 +46,12 @@ struct TrainerParts {
   // parameters that are not trained count.
   std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
   // Collective, but for ranks that go asynchronously, of which rank 0 calls it alone. On rank 0: keeps
-  // the parameters, the states that the executor has collected, and what each rank keeps for itself. On
-  // the others: waits until rank 0 has done so. `best`: beside the checkpoint that a run goes on from. Null,
-  // on all ranks alike: there are no checkpoints.
-  std::function<Status(const exec::Executor& executor, const RunState& now, bool best)> save;
+  // the parameters, the states that the executor has collected, and what each rank keeps for itself, or
+  // copies them to do so while training goes on; after kLast nothing is left to do. On the others: waits
+  // until rank 0 has come so far. kBest: beside the checkpoint that a run goes on from. Null, on all ranks
+  // alike: there are no checkpoints.
+  std::function<Status(const exec::Executor& executor, const RunState& now, CheckpointKind kind)>
+      save;
   // Measures the model on what is requested of `data`, together with the other ranks of the request, all
   // of which get the same report. No targets in it: there is nothing to evaluate on.
   std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
@@ -95,7 +100,7 @@ class Trainer {
   Status Evaluate(int64_t step);
   Status Judge(const EvaluationReport& report);
   Status CheckRanks(int64_t step);
-  Status Checkpoint(int64_t step, bool best = false);
+  Status Checkpoint(int64_t step, CheckpointKind kind);
 
   const RunConfig& config_;
   base::RankContext& rank_;

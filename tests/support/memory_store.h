@@ -24,7 +24,7 @@ struct MemoryTable {
 };
 
 // One rank's view. Calls fail once `abort` is raised; it does not wake one that waits.
-class MemoryStore final : public base::Store {
+class MemoryStore : public base::Store {
  public:
   MemoryStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort)
       : table_(std::move(table)), abort_(abort) {

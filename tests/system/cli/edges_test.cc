@@ -100,6 +100,8 @@ TEST_F(Edges, LimitsAreNamed) {
       {"-f 2", "-n 2 --set output.checkpoint=out/model.st",
        "out/model.st': write failed: File too large"},
       {"-f 2", "-n 2 --set output.checkpoint=out/model.st", "1 KiB in a file (ulimit -f)"},
+      {"-f 2", "-n 2 --set output.checkpoint=out/model.st --set train.checkpoint_every=1",
+       "out/model.st': write failed: File too large"},
       {"-f 2", "-n 2 --set output.trace=out/run.json", "1 KiB in a file (ulimit -f)"},
   };
   for (const auto& [limit, words, sentence] : cases) {

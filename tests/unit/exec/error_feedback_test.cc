@@ -148,11 +148,12 @@ class ErrorFeedbackTest : public ::testing::Test {
     residuals->resize(static_cast<size_t>(phase.ranks));
     world.end = [&](exec::Executor& executor, int rank) -> Status {
       (*residuals)[static_cast<size_t>(rank)] = StateOf(executor);
-      checkpoint::SpillFile spill(to_);
-      ENGINE_ASSIGN_OR_RETURN(const auto kept, checkpoint::CollectRankStates(executor, spill));
+      ENGINE_ASSIGN_OR_RETURN(const auto kept, checkpoint::CollectRankStates(executor, to_));
       if (rank > 0) return {};
-      return checkpoint::WriteCheckpoint(to_, executor,
-                                         {.config = "seed: 1", .world_size = phase.ranks}, kept);
+      ENGINE_ASSIGN_OR_RETURN(
+          const auto content,
+          checkpoint::ContentOf(executor, {.config = "seed: 1", .world_size = phase.ranks}, kept));
+      return checkpoint::WriteCheckpoint(to_, content);
     };
     return world.Run();
   }

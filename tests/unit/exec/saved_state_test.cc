@@ -76,12 +76,14 @@ Hooks RememberingHook() {
 class SavedStateTest : public ::testing::Test {
  protected:
   Status Save(const exec::Executor& executor) const {
-    checkpoint::SpillFile spill(path_);
-    ENGINE_ASSIGN_OR_RETURN(const auto kept, checkpoint::CollectRankStates(executor, spill));
+    ENGINE_ASSIGN_OR_RETURN(const auto kept, checkpoint::CollectRankStates(executor, path_));
     const RankInfo& rank = executor.options().rank;
     if (rank.rank > 0) return {};
-    return checkpoint::WriteCheckpoint(path_, executor,
-                                       {.config = "seed: 1", .world_size = rank.world_size}, kept);
+    ENGINE_ASSIGN_OR_RETURN(
+        const auto content,
+        checkpoint::ContentOf(executor, {.config = "seed: 1", .world_size = rank.world_size}, kept,
+                              /*copies=*/true));
+    return checkpoint::WriteCheckpoint(path_, content);
   }
   // And what the log is told.
   Status Load(exec::Executor& executor) {
@@ -176,8 +178,7 @@ TEST_F(SavedStateTest, StatesOnAnAcceleratorAreThoseOfTheirRanks) {
     const TensorView all{executor.wire()->state(0), {executor.memory().layout().trainable_count}};
     own[self.rank].resize(static_cast<size_t>(all.count()));
     ENGINE_RETURN_IF_ERROR(executor.memory().ReadFloats(all, own[self.rank].data()));
-    checkpoint::SpillFile spill(path_);
-    ENGINE_ASSIGN_OR_RETURN(const auto states, checkpoint::CollectRankStates(executor, spill));
+    ENGINE_ASSIGN_OR_RETURN(const auto states, checkpoint::CollectRankStates(executor, path_));
     for (const auto& [name, view] : states.tensors) {
       std::vector<float>& of = kept[name.starts_with("hook/half_sender/mean_half/1/")];
       of.insert(of.end(), view.f32(), view.f32() + view.count());

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -142,6 +143,21 @@ TEST(SpillFile, HoldsSeveralWhereThereIsRoomAndLeavesNoFile) {
   EXPECT_EQ(nowhere.Allocate(8).status().code(), StatusCode::kStorage);
   EXPECT_EQ(first[999], 1);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(FreeMemory, IsThatOfTheMachineAndOfTheControlGroupsAround) {
+  const testing::TempFolder root;
+  const auto free = [&] { return FreeMemory(root.path()); };
+  EXPECT_EQ(free(), std::numeric_limits<int64_t>::max());
+  root.Write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   8 kB\n");
+  EXPECT_EQ(free(), 8192);
+  root.Write("proc/self/cgroup", "0::/job/task\n");
+  root.Write("sys/fs/cgroup/job/task/memory.max", "max\n");
+  EXPECT_EQ(free(), 8192);
+  root.Write("sys/fs/cgroup/job/memory.max", "9000\n");
+  root.Write("sys/fs/cgroup/job/memory.current", "8500\n");
+  root.Write("sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 100\n");
+  EXPECT_EQ(free(), 600);
 }
 
 }  // namespace

@@ -40,16 +40,19 @@ class CheckpointTest : public ::testing::Test {
         executor_->Step({.input = input, .target = target, .samples = 2, .learning_rate = 0.1f}),
         IsOk());
     ASSERT_THAT(executor_->Flush(), IsOk());
-    ASSERT_THAT(checkpoint::WriteCheckpoint(path_, *executor_,
-                                            {.step = 41,
-                                             .config = kConfig,
-                                             .optimizer = "adamw",
-                                             .seed = 7,
-                                             .world_size = 3,
-                                             .global_batch = 12,
-                                             .data = "crc",
-                                             .position = {.epoch = 5, .samples = 24}}),
+    ASSERT_THAT(Write({.step = 41,
+                       .config = kConfig,
+                       .optimizer = "adamw",
+                       .seed = 7,
+                       .world_size = 3,
+                       .global_batch = 12,
+                       .data = "crc",
+                       .position = {.epoch = 5, .samples = 24}}),
                 IsOk());
+  }
+  Status Write(const checkpoint::CheckpointInfo& info, const std::string& path = "") {
+    ENGINE_ASSIGN_OR_RETURN(const auto content, checkpoint::ContentOf(*executor_, info));
+    return checkpoint::WriteCheckpoint(path.empty() ? path_ : path, content);
   }
   checkpoint::OpenedCheckpoint Open() { return ValueOf(checkpoint::OpenCheckpoint(path_)); }
 
@@ -217,8 +220,7 @@ TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
   const TensorView stored = ValueOf(opened.file->Find("linear2.weight"));
   const std::vector<float> before = Copy(stored);
   std::fill_n(executor_->memory().parameters(), executor_->memory().layout().total_count, 7);
-  ASSERT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
-              IsOk());
+  ASSERT_THAT(Write({.step = 42, .config = kConfig}), IsOk());
   EXPECT_EQ(Copy(stored), before);
   EXPECT_THAT(before, ::testing::Not(::testing::Each(7)));
   const auto replaced = Open();
@@ -250,11 +252,10 @@ TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
 
 TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
   const std::string before = testing::ReadWhole(path_);
-  EXPECT_THAT(checkpoint::WriteCheckpoint(folder_ / "none/model", *executor_, {.config = "x"}),
-              FailsWith(StatusCode::kStorage));
+  EXPECT_THAT(Write({.config = "x"}, folder_ / "none/model"), FailsWith(StatusCode::kStorage));
   const auto refuse = [&](float* number, float value, const std::string& why) {
     std::swap(*number, value);
-    EXPECT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
+    EXPECT_THAT(Write({.step = 42, .config = kConfig}),
                 FailsWith(StatusCode::kConfig, HasSubstr(why)));
     std::swap(*number, value);
   };
@@ -265,8 +266,7 @@ TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
          "'" + memory.graph().parameters.back().name + "' is not finite");
   refuse(executor_->updates().state(0, 1).f32(), -INFINITY, "is not finite after step 42");
   EXPECT_EQ(testing::ReadWhole(path_), before);
-  EXPECT_THAT(checkpoint::WriteCheckpoint(path_, *executor_, {.step = 42, .config = kConfig}),
-              IsOk());
+  EXPECT_THAT(Write({.step = 42, .config = kConfig}), IsOk());
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+// Writes the checkpoints of a run: a thread does it, from a copy, while training goes on. The last one,
+// and any for whose copy there is no memory, is written before training goes on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "app/checkpoint/checkpoint.h"
+#include "app/run/training.h"
+#include "core/base/deadline.h"
+#include "core/base/rank_context.h"
+#include "core/train/trainer.h"
+
+namespace engine::run {
+
+// Told by the trainer of each step, so that what happened to a file since the last one is told in its
+// turn.
+class CheckpointWriter final : public RunObserver {
+ public:
+  // Borrows both. Its end waits for the thread, and tells nobody how that ended.
+  CheckpointWriter(base::RankContext& rank, RunObserver& observer)
+      : rank_(rank), observer_(observer) {}
+
+  // TrainerParts::save. Of the files at `path` the `keep` newest stay; empty: there is nothing to write.
+  // First waits for what is still being written. kTimeout when no more of it comes to the disk for
+  // launch::kProgressTimeoutMs.
+  Status Save(const std::string& path, int64_t keep, const exec::Executor& executor,
+              const checkpoint::CheckpointInfo& info, train::CheckpointKind kind);
+
+  // Fails as the writing has.
+  Status OnStep(const train::StepReport& report) override;
+  Status OnEvaluation(const train::EvaluationReport& report) override {
+    return observer_.OnEvaluation(report);
+  }
+
+ private:
+  Status Write(int64_t keep, checkpoint::CheckpointContent content, bool waits);
+  Status Finish(bool waits_for_disk);
+  Status Announce();
+  bool ReadyWithin(int64_t ms) const;
+
+  base::RankContext& rank_;
+  RunObserver& observer_;
+  const std::shared_ptr<checkpoint::CopyMemory> memory_ =
+      std::make_shared<checkpoint::CopyMemory>();
+  bool told_of_disk_ = false, told_of_memory_ = false;
+  // Of the last file. Not changed while it is being written.
+  std::string path_;
+  int64_t step_ = 0;
+  std::atomic<base::TimePoint> deadline_ = {};  // for more of it to be on the disk
+  std::future<Status> write_;                   // uses all before it
+};
+
+}  // namespace engine::run
