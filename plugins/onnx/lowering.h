@@ -81,6 +81,10 @@ class Lowering {
   // Makes it, and what it is made of.
   Result<Value> Get(const std::string& name);
   Result<Value> Input(const Node& node, size_t i);
+  // An empty one where it is left out.
+  Result<Value> OptionalInput(const Node& node, size_t i) {
+    return node.HasInput(i) ? Get(node.input(i)) : Value();
+  }
   // Of a node's input that must not depend on samples; null where it is left out. kUnsupported.
   Result<std::shared_ptr<const Tensor>> Constant(const Node& node, size_t i);
   // The only element of a constant, if it is one. Asks for nothing that depends on samples.
@@ -156,6 +160,9 @@ Status Give(Lowering& lowering, const Node& node, Value value);
 inline Status Give(Lowering& lowering, const Node& node, ModelValue made, Layout layout) {
   return Give(lowering, node, Value{.engine = made, .layout = std::move(layout)});
 }
+// The same of one more op, called as the node is.
+Status GiveOp(Lowering& lowering, const Node& node, std::string_view op,
+              const std::vector<ModelValue>& inputs, const Attributes& attributes, Layout layout);
 // One op after the other.
 Result<ModelValue> EmitAll(Lowering& lowering, const Node& node, ModelValue x,
                            const std::vector<Step>& steps);
