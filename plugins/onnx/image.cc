@@ -91,7 +91,7 @@ Status LowerConv(Lowering& lowering, const Node& node) {
   const bool transposed = node.type() == "ConvTranspose";
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
-  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.OptionalInput(node, 2));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
   const Dims shape = weight.Shape();
   if (shape.size() != x.Shape().size()) return node.Damaged("has a weight of another rank");

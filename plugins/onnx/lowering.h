@@ -81,10 +81,6 @@ class Lowering {
   // Makes it, and what it is made of.
   Result<Value> Get(const std::string& name);
   Result<Value> Input(const Node& node, size_t i);
-  // An empty one where it is left out.
-  Result<Value> OptionalInput(const Node& node, size_t i) {
-    return node.HasInput(i) ? Get(node.input(i)) : Value();
-  }
   // Of a node's input that must not depend on samples; null where it is left out. kUnsupported.
   Result<std::shared_ptr<const Tensor>> Constant(const Node& node, size_t i);
   // The only element of a constant, if it is one. Asks for nothing that depends on samples.
@@ -155,6 +151,10 @@ class Lowering {
   int depth_ = 0;  // of Get in Get
 };
 
+// An empty value where the input is left out.
+inline Result<Value> OptionalInput(Lowering& lowering, const Node& node, size_t i) {
+  return node.HasInput(i) ? lowering.Get(node.input(i)) : Value();
+}
 // Sets output 0 of the node.
 Status Give(Lowering& lowering, const Node& node, Value value);
 inline Status Give(Lowering& lowering, const Node& node, ModelValue made, Layout layout) {

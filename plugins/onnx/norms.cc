@@ -104,7 +104,7 @@ Status LowerSoftmax(Lowering& lowering, const Node& node) {
 Status LowerLayerNormalization(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
-  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.OptionalInput(node, 2));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   ENGINE_ASSIGN_OR_RETURN(const int64_t axis,
                           AxisOf(node, node.Int("axis", -1), x.layout.dims.size()));
   return LowerNorm(lowering, node, "layer_norm", x, x.layout.rank() - static_cast<int>(axis),

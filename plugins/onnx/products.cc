@@ -104,7 +104,7 @@ Status LowerGemm(Lowering& lowering, const Node& node) {
   }
   if (node.Int("transA", 0) != 0) a.layout.Permute(kSwap);
   if (node.Int("transB", 0) != 0) b.layout.Permute(kSwap);
-  ENGINE_ASSIGN_OR_RETURN(const Value bias, lowering.OptionalInput(node, 2));
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   const bool has_bias = node.HasInput(2);
   const bool simple = !has_bias || IsVector(bias, b.Shape()[1]);
   if (alpha == 1 && IsMatrix(b) && simple) {
