@@ -10,7 +10,6 @@
 #include "app/config/print.h"
 #include "app/config/schema.h"
 #include "app/plugins/loss_scaler.h"
-#include "app/plugins/roles.h"
 
 namespace engine::config {
 namespace {

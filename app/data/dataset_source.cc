@@ -1,11 +1,8 @@
 #include "app/data/dataset_source.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "app/data/augment.h"
 #include "app/data/batch_loader.h"

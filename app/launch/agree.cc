@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/base/member.h"
+#include "app/launch/member.h"
 
 namespace engine::launch {
 namespace {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "app/launch/launch.h"
-#include "core/base/member.h"
 #include "engine/status.h"
 
 namespace engine::launch {

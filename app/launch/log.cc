@@ -15,8 +15,8 @@
 #include <memory>
 
 #include "app/launch/deadlines.h"
+#include "app/launch/member.h"
 #include "core/base/deadline.h"
-#include "core/base/member.h"
 
 namespace engine::launch {
 namespace {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <vector>
 
 namespace engine::run {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "app/model/model_graph.h"
 #include "app/run/serve.h"

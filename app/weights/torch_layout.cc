@@ -1,6 +1,5 @@
 #include "app/weights/torch_layout.h"
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <string_view>

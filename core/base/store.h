@@ -28,6 +28,11 @@ class Store {
   virtual void Listen(std::function<void(std::string_view)> listener) = 0;
 };
 
+// True for what a member of a run says when it was stopped by the failure of another.
+constexpr bool IsSecondary(StatusCode code) {
+  return code == StatusCode::kAborted || code == StatusCode::kPeerLost;
+}
+
 // What every store says of a key that nobody has set.
 inline Status StoreTimeout(std::string_view key, int64_t timeout_ms) {
   return Status::Error(StatusCode::kTimeout, "no rank set '%.*s' in the store within %lld ms",

@@ -135,12 +135,11 @@ Status BoundCalls::CheckCanAdd() const {
     const uint32_t cannot = bound_[k].parameter_grads & ~node.signature.accumulates;
     if (cannot == 0) continue;
     const graph::Value& value = memory_.graph_.values[node.inputs[std::countr_zero(cannot)]];
-    return Status::Error(
-        StatusCode::kConfig,
-        "train.micro_batches: the op '%s' of layer '%s' cannot add to the gradient "
-        "of '%s' that the micro-batch before has left: set it to 1 or freeze "
-        "that parameter",
-        node.op_name.c_str(), node.name.c_str(), value.name.c_str());
+    return Status::Error(StatusCode::kConfig,
+                         "train.micro_batches: the op '%s' of layer '%s' cannot add to the "
+                         "gradient of '%s' that the micro-batch before has left: set it to 1 or "
+                         "freeze that parameter",
+                         node.op_name.c_str(), node.name.c_str(), value.name.c_str());
   }
   return {};
 }
@@ -159,9 +158,8 @@ Status BoundCalls::Run(int32_t instruction, const CallContext& context) {
   const bool backward =
       memory_.program_.instructions[instruction].kind == graph::InstructionKind::kBackward;
   const base::OpenCall open(watch_, base::CallWatch::kCompute, bound.watched);
-  Status status = backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call);
-  if (status.ok()) return status;
-  return plugin::Answer(status).WithContext("%s: %s", bound.plugin.c_str(), bound.name.c_str());
+  return plugin::Answer(backward ? bound.op->Backward(bound.call) : bound.op->Forward(bound.call))
+      .WithContext("%s: %s", bound.plugin.c_str(), bound.name.c_str());
 }
 
 }  // namespace engine::exec

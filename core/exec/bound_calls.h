@@ -7,7 +7,6 @@
 
 #include "core/graph/program.h"
 #include "core/plugin/plugin_set.h"
-#include "engine/op.h"
 
 namespace engine::exec {
 

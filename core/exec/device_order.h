@@ -18,7 +18,6 @@
 
 #include "core/exec/task_graph.h"
 #include "core/graph/device_buffer.h"
-#include "engine/device.h"
 
 namespace engine::exec {
 

@@ -25,7 +25,6 @@
 #include "core/base/clock.h"
 #include "core/exec/device_order.h"
 #include "core/exec/step_runner.h"
-#include "engine/ext/accelerator.h"
 #include "engine/ext/recorded_transfers.h"
 
 namespace engine::exec {
@@ -296,11 +295,11 @@ class DeviceStep final : public HostStep {
     }
     ENGINE_RETURN_IF_ERROR(runner_->failure());
     if (reported || !device.ok()) return device;
-    return Status::Error(
-        StatusCode::kTimeout,
-        "communicator '%s' did not report within %lld ms the end of a transfer that "
-        "the device has passed",
-        parts_.options.communicator_name.c_str(), static_cast<long long>(kReportMs));
+    return Status::Error(StatusCode::kTimeout,
+                         "communicator '%s' did not report within %lld ms the end of a transfer "
+                         "that the device has passed",
+                         parts_.options.communicator_name.c_str(),
+                         static_cast<long long>(kReportMs));
   }
 
   Accelerator& accelerator_;

@@ -7,7 +7,6 @@
 
 #include "core/base/rank_context.h"
 #include "engine/communicator.h"
-#include "engine/host.h"
 
 namespace engine::exec {
 

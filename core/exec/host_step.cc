@@ -21,11 +21,8 @@
 #include "core/exec/step_runner.h"
 
 namespace engine::exec {
-namespace {
 
 constexpr size_t kMaxObserved = 16;  // numbers of GradientHook::Observed
-
-}  // namespace
 
 HostStep::HostStep(const StepParts& parts)
     : parts_(parts),
@@ -42,9 +39,7 @@ HostStep::HostStep(const StepParts& parts)
 
 Status HostStep::Begin(const StepInput& input) {
   input_ = input;
-  if (input_.all_samples == 0) {
-    input_.all_samples = input.samples * parts_.options.rank.world_size;
-  }
+  if (input_.all_samples == 0) input_.all_samples = input.samples * parts_.options.rank.world_size;
   now_ = {.step = input.step,
           .update_step = input.step - Skipped(),
           .learning_rate = input.learning_rate};
@@ -207,26 +202,24 @@ Status HostStep::RunHook(const Task& task) {
         .count = span.count,
         .scale = ScaleAt(task.tail ? task.first_scale + i : gradient_scale_.size()),
         .stream = stream};
-    const Status status = plugin::Answer(task.hook_work == HookWork::kObserve ? hook.Observe(view)
-                                                                              : hook.Apply(view));
-    if (!status.ok()) return status.WithContext("hook '%s' on '%s'", name, parameter.name.c_str());
+    const bool observes = task.hook_work == HookWork::kObserve;
+    ENGINE_RETURN_IF_ERROR(plugin::Answer(observes ? hook.Observe(view) : hook.Apply(view))
+                               .WithContext("hook '%s' on '%s'", name, parameter.name.c_str()));
     if (local_scale_ == 1) continue;
     return Status::Error(StatusCode::kPlugin,
                          "hook '%s' scaled the gradient of '%s' before its transfer", name,
                          parameter.name.c_str());
   }
-  const bool sums = task.hook_work == HookWork::kObserve && parts_.updates.in_parts();
-  if (!sums) return {};
+  if (task.hook_work != HookWork::kObserve || !parts_.updates.in_parts()) return {};
   observed_ = hook.Observed();
   size_t& usual = observed_counts_[task.hook];
   if (usual == 0) usual = observed_.size();
   const bool fits = observed_.size() == usual && usual > 0 && usual <= kMaxObserved;
   if (fits && observed_.data() != nullptr) return {};
-  return Status::Error(
-      StatusCode::kPlugin,
-      "hook '%s' has observed %zu numbers where 1 to %zu can be summed up, as many "
-      "in every step",
-      name, observed_.size(), kMaxObserved);
+  return Status::Error(StatusCode::kPlugin,
+                       "hook '%s' has observed %zu numbers where 1 to %zu can be summed up, as "
+                       "many in every step",
+                       name, observed_.size(), kMaxObserved);
 }
 
 // The step and the rate are those of the backward pass before: the next step may have begun.
@@ -251,9 +244,9 @@ Status HostStep::RunUpdate(const Task& task) {
                     .stream = StreamOf(task)};
     for (int32_t s = 0; s < states.count(); ++s) call.states[s] = states.At(s, span.bucket, offset);
     call.value_bf16 = memory.copy_at(offset);
-    const Status status = plugin::Answer(Update(call, parameter, scale));
-    if (status.ok()) continue;
-    return status.WithContext("optimizer '%s' on '%s'", name.c_str(), parameter.name.c_str());
+    ENGINE_RETURN_IF_ERROR(
+        plugin::Answer(Update(call, parameter, scale))
+            .WithContext("optimizer '%s' on '%s'", name.c_str(), parameter.name.c_str()));
   }
   return plugin::Answer(EndUpdates()).WithContext("optimizer '%s'", name.c_str());
 }

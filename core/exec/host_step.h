@@ -7,13 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "core/exec/executor_options.h"
-#include "core/exec/model_memory.h"
 #include "core/exec/order_agreement.h"
 #include "core/exec/replicas.h"
-#include "core/exec/step.h"
 #include "core/exec/submitter.h"
-#include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
 #include "core/exec/wire.h"
 #include "core/plugin/loss_scale.h"

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "core/exec/bound_calls.h"
@@ -11,7 +10,6 @@
 #include "core/exec/step.h"
 #include "core/graph/device_buffer.h"
 #include "core/graph/memory_plan.h"
-#include "core/plugin/plugin_set.h"
 #include "engine/ext/accelerator.h"
 
 namespace engine::exec {
@@ -111,8 +109,8 @@ class ModelMemory {
   std::unique_ptr<Stream> stream_;
   graph::DeviceBuffer parameters_, gradients_, activations_, workspace_, inputs_, statistics_,
       seed_gradient_;
-  graph::DeviceBuffer
-      copies_;  // of parameters, in the layout of parameters_; empty: ops read those
+  // Of parameters, in the layout of parameters_; empty: ops read those.
+  graph::DeviceBuffer copies_;
   graph::DeviceBuffer scalars_;  // two StepScalars, of an accelerator
   BoundCalls calls_;             // last: it uses all of the above
 };

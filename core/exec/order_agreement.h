@@ -9,7 +9,6 @@
 #include "core/exec/step_loop.h"
 #include "engine/communicator.h"
 #include "engine/host.h"
-#include "engine/status.h"
 
 namespace engine::exec {
 

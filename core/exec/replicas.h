@@ -18,7 +18,6 @@
 #include "core/base/clock.h"
 #include "core/base/hash.h"
 #include "core/exec/submitter.h"
-#include "engine/host.h"
 #include "engine/op.h"
 
 namespace engine::exec {

@@ -9,9 +9,6 @@
 #include "core/exec/served_updates.h"
 
 #include <algorithm>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/base/hash.h"
 #include "core/exec/step_runner.h"
@@ -209,8 +206,7 @@ Status ServedUpdates::Settle(BlockingTransfers& /*transfers*/) {
 }
 
 Status ServedUpdates::Store(int32_t state, const float* arena) {
-  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
-                            "Store");
+  const base::OpenCall open(plugins_.watch, title_, "Store");
   for (size_t u = 0; u < buckets_.size(); ++u) {
     const float* const data = arena + memory_->layout().buckets[u].offset;
     ENGINE_RETURN_IF_ERROR(client_.Store(buckets_[u].key, state, data, options_.timeout_ms)
@@ -220,8 +216,7 @@ Status ServedUpdates::Store(int32_t state, const float* arena) {
 }
 
 Status ServedUpdates::Load(int32_t state, float* arena, bool tables_only) {
-  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
-                            "Load");
+  const base::OpenCall open(plugins_.watch, title_, "Load");
   for (size_t u = 0; u < buckets_.size(); ++u) {
     if (tables_only && buckets_[u].row == 0) continue;
     float* const data = arena + memory_->layout().buckets[u].offset;
@@ -275,8 +270,7 @@ Status ServedUpdates::Meet(BlockingTransfers& transfers) {
 }
 
 Result<int64_t> ServedUpdates::NextStep() {
-  const base::OpenCall open(plugins_.watch, "communicator '" + options_.communicator_name + "'",
-                            "LastStep");
+  const base::OpenCall open(plugins_.watch, title_, "LastStep");
   uint64_t last = 0;
   ENGINE_RETURN_IF_ERROR(client_.LastStep(options_.timeout_ms, &last));
   return static_cast<int64_t>(last) + 1;

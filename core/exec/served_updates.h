@@ -63,6 +63,7 @@ class ServedUpdates final : public UpdateStrategy {
   Status Load(int32_t state, float* arena, bool tables_only = false);
 
   ParameterClient& client_;
+  const std::string title_ = "communicator '" + options_.communicator_name + "'";
   std::vector<int64_t> row_elements_;           // as for ServedChains
   std::vector<ServedBucket> buckets_;           // a table has no padding
   std::vector<std::vector<ServedSpan>> spans_;  // what those refer to

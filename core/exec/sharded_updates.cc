@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "core/exec/step_runner.h"
 #include "core/exec/wire.h"
@@ -39,21 +38,17 @@ Status CheckCanShard(const plugin::PluginSet& plugins, const ExecutorOptions& op
 void ShardedUpdates::Describe(const Task& task, uint64_t step, Transfer* transfer) const {
   if (task.data == TransferData::kGradients) return UpdateStrategy::Describe(task, step, transfer);
   const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
+  const bool rounded = bucket.gathered == DType::kBFloat16;
   transfer->dtype = bucket.gathered;
-  transfer->send = transfer->recv = bucket.gathered == DType::kBFloat16
-                                        ? memory_->copy_at(bucket.offset)
-                                        : memory_->parameters() + bucket.offset;
   transfer->count = bucket.count;
-  CutForRank(options_.rank, transfer);
+  MoveInPlace(rounded ? memory_->copy_at(bucket.offset) : memory_->parameters() + bucket.offset,
+              options_.rank, transfer);
 }
 
 Transfer ShardedUpdates::GatherOf(const BucketLayout& bucket, float* whole) const {
-  Transfer gather{.kind = TransferKind::kAllGather,
-                  .send = whole,
-                  .recv = whole,
-                  .count = bucket.count,
-                  .stream = memory_->stream()};
-  CutForRank(options_.rank, &gather);
+  Transfer gather{
+      .kind = TransferKind::kAllGather, .count = bucket.count, .stream = memory_->stream()};
+  MoveInPlace(whole, options_.rank, &gather);
   return gather;
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/base/call_watch.h"
-#include "engine/communicator.h"
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/wire_progress.h"
 

@@ -8,7 +8,6 @@
 #include "core/exec/layout.h"
 #include "core/graph/memory_plan.h"
 #include "engine/gradient_hook.h"
-#include "engine/scheduler.h"
 
 namespace engine::exec {
 

@@ -19,8 +19,8 @@ struct TaskGraphBuilder {
   std::vector<int32_t> all;  // parameters: positions in the layout
   std::vector<int32_t> task_of_instruction;
   std::vector<int32_t> bucket_task;  // per bucket: the last one of the chain of its gradients
-  std::vector<std::vector<int32_t>>
-      sent;                   // per parameter: what makes its gradient, before it travels
+  // Per parameter: what makes its gradient, before it travels.
+  std::vector<std::vector<int32_t>> sent;
   std::vector<int32_t> pull;  // per parameter: of its rows, which begins a step; or kNone
   TaskGraph result;
 

@@ -29,7 +29,8 @@ struct Group {
 
 class Tail {
  public:
-  explicit Tail(TaskGraphBuilder* tasks) : t_(*tasks), bucket_count_(t_.bucket_task.size()) {}
+  explicit Tail(TaskGraphBuilder* tasks)
+      : t_(*tasks), bucket_count_(static_cast<int32_t>(t_.bucket_task.size())) {}
 
   void Add() {
     if (!t_.options.alone) AddGathersOfGradients();
@@ -40,30 +41,29 @@ class Tail {
 
  private:
   void AddGathersOfGradients() {
-    for (size_t u = 0; u < bucket_count_; ++u) {
+    for (int32_t u = 0; u < bucket_count_; ++u) {
       const std::vector<TransferStage>& stages = t_.options.chains[u].gradients;
       for (size_t s = 1; s < stages.size(); ++s) {
-        t_.AddTransfer(TransferData::kGradients, static_cast<int32_t>(u), stages[s]);
+        t_.AddTransfer(TransferData::kGradients, u, stages[s]);
         Follow(u);
       }
     }
-    for (size_t u = 0; u < bucket_count_ && t_.options.wire != nullptr; ++u) AddUnpack(u);
+    for (int32_t u = 0; u < bucket_count_ && t_.options.wire != nullptr; ++u) AddUnpack(u);
   }
 
   // The task made last is the next one of the chain of a bucket's gradients.
-  void Follow(size_t bucket) {
+  void Follow(int32_t bucket) {
     t_.After(t_.bucket_task[bucket]);
     t_.bucket_task[bucket] = t_.LastId();
   }
 
-  void AddUnpack(size_t u) {
-    const auto bucket = static_cast<int32_t>(u);
+  void AddUnpack(int32_t bucket) {
     Task& task = t_.AddWireHook(HookWork::kUnpack, bucket);
     task.spans = t_.SpansOf(bucket, t_.options.own_part);
     task.blocks = t_.options.wire->packed() ? t_.options.run.rank.world_size : 1;
     task.info.needed_by = t_.NeededBy(t_.ParametersOf(bucket));
     task.tail = true;
-    Follow(u);
+    Follow(bucket);
   }
 
   void AddUpdates() {
@@ -91,16 +91,15 @@ class Tail {
   void AddTransfersOfParameters() {
     if (bucket_count_ == 0 || t_.options.chains[0].parameters.empty()) return;
     const std::vector<Group> updated = std::exchange(groups_, {});
-    for (size_t u = 0; u < bucket_count_; ++u) {
-      const auto bucket = static_cast<int32_t>(u);
+    for (int32_t u = 0; u < bucket_count_; ++u) {
       const BucketChain& chain = t_.options.chains[u];
       if (!chain.opens_step) {
-        t_.AddTransfer(TransferData::kParameters, bucket, chain.parameters[0]);
+        t_.AddTransfer(TransferData::kParameters, u, chain.parameters[0]);
         t_.After(updated.empty() ? std::vector<int32_t>{t_.bucket_task[u]}
-                                 : updated[std::min(u, updated.size() - 1)].waits);
+                                 : updated[std::min<size_t>(u, updated.size() - 1)].waits);
         t_.bucket_task[u] = t_.LastId();
       }
-      AddBucketGroup(bucket, {t_.bucket_task[u]});
+      AddBucketGroup(u, {t_.bucket_task[u]});
     }
   }
 
@@ -167,8 +166,8 @@ class Tail {
                            .waits = Arrivals(position)});
       }
     } else {
-      for (size_t u = 0; u < bucket_count_; ++u) {
-        AddBucketGroup(static_cast<int32_t>(u), {statistics, t_.bucket_task[u]});
+      for (int32_t u = 0; u < bucket_count_; ++u) {
+        AddBucketGroup(u, {statistics, t_.bucket_task[u]});
       }
     }
   }
@@ -182,8 +181,8 @@ class Tail {
       append(Arrivals(position), &all.waits);
       if (!t_.options.own_part) all.spans.push_back(t_.WholeOf(position));
     }
-    for (size_t u = 0; u < bucket_count_ && t_.options.own_part; ++u) {
-      append(t_.SpansOf(static_cast<int32_t>(u), /*own_part=*/true), &all.spans);
+    for (int32_t u = 0; u < bucket_count_ && t_.options.own_part; ++u) {
+      append(t_.SpansOf(u, /*own_part=*/true), &all.spans);
     }
     groups_.push_back(std::move(all));
   }
@@ -241,7 +240,7 @@ class Tail {
   }
 
   TaskGraphBuilder& t_;
-  const size_t bucket_count_;
+  const int32_t bucket_count_;
   std::vector<Group> groups_;
 };
 

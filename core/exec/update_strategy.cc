@@ -74,9 +74,8 @@ Status UpdateStrategy::Prepare(ModelMemory& memory) {
 // In place: nobody reads a gradient between its transfer and the tasks behind it.
 void UpdateStrategy::Describe(const Task& task, uint64_t /*step*/, Transfer* transfer) const {
   const BucketLayout& bucket = memory_->layout().buckets[task.info.bucket];
-  transfer->send = transfer->recv = memory_->gradients() + bucket.offset;
   transfer->count = bucket.count;
-  CutForRank(options_.rank, transfer);
+  MoveInPlace(memory_->gradients() + bucket.offset, options_.rank, transfer);
 }
 
 // One transfer, with the padding, which is zero on every rank. Rounded copies follow, since ops read
@@ -107,10 +106,6 @@ TensorView UpdateStrategy::state(int32_t parameter, int32_t index) const {
   if (states_.count() > 0 && !in_parts_) arena = states_.At(index, graph::kNone, 0);
   if (options_.rank.rank == 0 && !collected_.empty()) arena = collected_[index].f32();
   return ViewIn(*memory_, arena, parameter);
-}
-
-void ReducedUpdates::DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const {
-  options->chains = ReducedChains(layout, options->wire);
 }
 
 // What is packed has no sum on its way, so there is nothing to scatter: every rank gets all blocks.

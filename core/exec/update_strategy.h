@@ -11,11 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/exec/executor_options.h"
 #include "core/exec/model_memory.h"
-#include "core/exec/step.h"
 #include "core/exec/task_graph.h"
-#include "core/graph/device_buffer.h"
 #include "core/plugin/plugin_set.h"
 #include "engine/optimizer.h"
 
@@ -130,13 +127,15 @@ class UpdateStrategy {
 //   all-reduce:  ALL_REDUCE, hooks, UPDATE
 //   split:       REDUCE_SCATTER, ALL_GATHER of gradients, hooks, UPDATE
 //   packed:      ALL_GATHER of what a hook has packed, hooks, UPDATE
+std::vector<BucketChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
+
 class ReducedUpdates final : public UpdateStrategy {
  public:
   ReducedUpdates(plugin::PluginSet& plugins, const ExecutorOptions& options)
       : UpdateStrategy(plugins, options, /*in_parts=*/false) {}
-  void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override;
+  void DescribeTasks(const FlatLayout& layout, TaskGraphOptions* options) const override {
+    options->chains = ReducedChains(layout, options->wire);
+  }
 };
-
-std::vector<BucketChain> ReducedChains(const FlatLayout& layout, const WireLayout* wire);
 
 }  // namespace engine::exec

@@ -9,7 +9,6 @@
 #include "core/exec/wire.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/exec/task_graph.h"
 #include "core/exec/update_strategy.h"
@@ -184,16 +183,16 @@ Status Wire::Unpack(const Task& task, Stream* stream) {
 void Wire::Describe(const Task& task, Transfer* transfer) const {
   const uint32_t bucket = task.info.bucket;
   transfer->dtype = layout_.dtype();
-  transfer->send = transfer->recv = wire_.bytes() + layout_.bucket_begin[bucket];
   transfer->count = layout_.bucket_bytes[bucket] / static_cast<int64_t>(SizeOf(transfer->dtype));
-  CutForRank(options_.rank, transfer);
+  MoveInPlace(wire_.bytes() + layout_.bucket_begin[bucket], options_.rank, transfer);
 }
 
 // Rank r has element r * count / n and those behind it, as MPI and NCCL have it for both kinds.
-void CutForRank(const RankInfo& rank, Transfer* transfer) {
+void MoveInPlace(void* elements, const RankInfo& rank, Transfer* transfer) {
+  transfer->send = transfer->recv = elements;
   if (transfer->kind == TransferKind::kAllReduce) return;
   transfer->count /= rank.world_size;
-  auto* const own = static_cast<std::byte*>(transfer->recv) +
+  auto* const own = static_cast<std::byte*>(elements) +
                     rank.rank * transfer->count * static_cast<int64_t>(SizeOf(transfer->dtype));
   if (transfer->kind == TransferKind::kReduceScatter) {
     transfer->recv = own;

@@ -8,13 +8,10 @@
 #include <vector>
 
 #include "core/exec/executor_options.h"
-#include "core/exec/layout.h"
 #include "core/exec/model_memory.h"
-#include "core/graph/device_buffer.h"
 #include "core/plugin/plugin_set.h"
 #include "engine/communicator.h"
 #include "engine/ext/wire_format.h"
-#include "engine/host.h"
 
 namespace engine::exec {
 
@@ -45,9 +42,9 @@ struct WireLayout : WireChoice {
 // Of a choice with a format. kPlugin, naming the hook, when its numbers make no sense.
 Result<WireLayout> PlanWire(const WireChoice& choice, const FlatLayout& layout, int32_t world_size);
 
-// Of a transfer in place, all of whose elements are described, what `rank` gives to a
-// reduce-scatter or an all-gather, and gets.
-void CutForRank(const RankInfo& rank, Transfer* transfer);
+// Lets `transfer`, whose count is that of all `elements`, move them in place: of a reduce-scatter or
+// an all-gather what `rank` gives, and gets.
+void MoveInPlace(void* elements, const RankInfo& rank, Transfer* transfer);
 
 // The wire of one rank.
 class Wire {

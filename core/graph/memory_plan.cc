@@ -50,6 +50,7 @@ class Planner {
   }
 
  private:
+  int32_t InstructionCount() const { return static_cast<int32_t>(program_.instructions.size()); }
   int32_t GradientTensor(GradientId id) const { return id == kNone ? kNone : gradients_from_ + id; }
   int32_t SavedTensor(const Instruction& instruction) const {
     const bool saves = graph_.nodes[instruction.node].signature.saved_bytes > 0;
@@ -93,35 +94,30 @@ class Planner {
   }
 
   void CollectAccesses() {
-    for (size_t k = 0; k < program_.instructions.size(); ++k) {
-      const Instruction& instruction = program_.instructions[k];
-      const auto at = static_cast<int32_t>(k);
+    for (int32_t at = 0; at < InstructionCount(); ++at) {
+      const Instruction& instruction = program_.instructions[at];
       const Node& node = graph_.nodes[instruction.node];
-      switch (instruction.kind) {
-        case InstructionKind::kForward:
-        case InstructionKind::kRecompute:
-          for (ValueId input : node.inputs) {
-            Add(at, instruction.Of(graph_, input), false);
-            if (IsBuffer(input)) Add(at, input, true);
-          }
-          for (ValueId output : node.outputs) Add(at, instruction.Of(graph_, output), true);
-          Add(at, SavedTensor(instruction), true);
-          Add(at, GradientTensor(instruction.source), false);
-          // The caller reads the outputs after the forward pass.
-          for (size_t i = 0; i < graph_.outputs.size() && at == program_.forward_count - 1; ++i) {
-            Add(at, graph_.outputs[i].value, false);
-          }
-          break;
-        case InstructionKind::kBackward:
-          CollectBackward(at, instruction, node);
-          break;
-        case InstructionKind::kAdd:
-          Add(at, GradientTensor(instruction.source), false);
-          Add(at, GradientTensor(instruction.target), false);
-          Add(at, GradientTensor(instruction.target), true);
-          break;
+      Add(at, GradientTensor(instruction.source), false);
+      Add(at, GradientTensor(instruction.target), false);
+      Add(at, GradientTensor(instruction.target), true);
+      if (instruction.kind == InstructionKind::kBackward) {
+        CollectBackward(at, instruction, node);
+      } else if (instruction.kind != InstructionKind::kAdd) {
+        CollectForward(at, instruction, node);
       }
     }
+  }
+
+  void CollectForward(int32_t at, const Instruction& instruction, const Node& node) {
+    for (ValueId input : node.inputs) {
+      Add(at, instruction.Of(graph_, input), false);
+      if (IsBuffer(input)) Add(at, input, true);
+    }
+    for (ValueId output : node.outputs) Add(at, instruction.Of(graph_, output), true);
+    Add(at, SavedTensor(instruction), true);
+    if (at != program_.forward_count - 1) return;
+    // The caller reads the outputs after the forward pass.
+    for (const GraphOutput& output : graph_.outputs) Add(at, output.value, false);
   }
 
   void CollectBackward(int32_t at, const Instruction& instruction, const Node& node) {
@@ -199,7 +195,7 @@ class Planner {
   }
 
   void ShareInForward() {
-    for (int32_t k = 0; k < static_cast<int32_t>(program_.instructions.size()); ++k) {
+    for (int32_t k = 0; k < InstructionCount(); ++k) {
       const Instruction& instruction = program_.instructions[k];
       if (instruction.forward != k) continue;
       const Node& node = graph_.nodes[instruction.node];
@@ -215,10 +211,9 @@ class Planner {
   }
 
   void ShareInBackward() {
-    for (size_t k = program_.forward_count; k < program_.instructions.size(); ++k) {
-      const Instruction& instruction = program_.instructions[k];
+    for (int32_t at = program_.forward_count; at < InstructionCount(); ++at) {
+      const Instruction& instruction = program_.instructions[at];
       if (instruction.kind != InstructionKind::kBackward) continue;
-      const auto at = static_cast<int32_t>(k);
       const OpSignature& signature = graph_.nodes[instruction.node].signature;
       const std::vector<ValueId>& inputs = graph_.nodes[instruction.node].inputs;
       // In the memory of the input, which nobody reads any more when the forward pass of the op is

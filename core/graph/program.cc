@@ -63,16 +63,14 @@ class Differentiator {
       RecomputeBlock(id, *std::ranges::max_element(backward.output_grads));
     }
     if (forward_[id] != kNone) backward.forward = forward_[id];
-    std::vector<Instruction> adds;
+    const size_t at = program_.instructions.size();
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const bool wanted = Has(node.signature.differentiable_inputs, i) && wanted_[node.inputs[i]];
-      backward.input_grads.push_back(wanted ? Contribute(node, i, &backward, &adds) : kNone);
+      backward.input_grads.push_back(wanted ? Contribute(node, i, &backward) : kNone);
     }
-    program_.instructions.push_back(std::move(backward));
-    for (Instruction& add : adds) {
-      add.node = id;
-      program_.instructions.push_back(std::move(add));
-    }
+    // Ahead of its additions.
+    program_.instructions.insert(program_.instructions.begin() + static_cast<ptrdiff_t>(at),
+                                 std::move(backward));
   }
 
   // Of a block that ends with `last`: what backward instructions, and the calls that are made again,
@@ -106,26 +104,26 @@ class Differentiator {
     }
   }
 
-  // Where the backward of `node` writes the gradient of input `i`.
-  GradientId Contribute(const Node& node, size_t i, Instruction* backward,
-                        std::vector<Instruction>* adds) {
+  // Where the backward of `node` writes the gradient of input `i`, and what is added behind it.
+  GradientId Contribute(const Node& node, size_t i, Instruction* backward) {
     const ValueId value = node.inputs[i];
     GradientId& gradient = gradient_[value];
     if (gradient == kNone) return gradient = AddGradient({.of = value});
-    if (Has(node.signature.passes_gradient, i) && backward->output_grads[0] != kNone) {
-      adds->push_back(
-          {.kind = InstructionKind::kAdd, .target = gradient, .source = backward->output_grads[0]});
-      return kNone;
+    GradientId part = kNone, source = backward->output_grads[0];
+    if (!Has(node.signature.passes_gradient, i) || source == kNone) {
+      // The same value twice in one call: the op could not tell the first write from the addition.
+      bool twice = false;
+      for (size_t j = 0; j < i; ++j) twice |= node.inputs[j] == value;
+      if (Has(node.signature.accumulates, i) && !twice) {
+        backward->accumulate |= 1u << i;
+        return gradient;
+      }
+      part = source = AddGradient({.of = value, .partial = true});
     }
-    // The same value twice in one call: the op could not tell the first write from the addition.
-    bool twice = false;
-    for (size_t j = 0; j < i; ++j) twice |= node.inputs[j] == value;
-    if (Has(node.signature.accumulates, i) && !twice) {
-      backward->accumulate |= 1u << i;
-      return gradient;
-    }
-    const GradientId part = AddGradient({.of = value, .partial = true});
-    adds->push_back({.kind = InstructionKind::kAdd, .target = gradient, .source = part});
+    program_.instructions.push_back({.kind = InstructionKind::kAdd,
+                                     .node = backward->node,
+                                     .target = gradient,
+                                     .source = source});
     return part;
   }
 

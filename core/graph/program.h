@@ -52,8 +52,8 @@ struct Program {
   std::vector<Gradient> gradients;
   std::vector<Instruction> instructions;  // forward ones first
   int32_t forward_count = 0;
-  std::vector<GradientId>
-      of_parameter;  // per parameter: kNone if frozen or not reached by the loss
+  // Per parameter: kNone if frozen or not reached by the loss.
+  std::vector<GradientId> of_parameter;
   // Per parameter with a gradient: every instruction that reads the parameter or adds to its
   // gradient. When all of them are done the gradient is complete and the parameter may change.
   std::vector<std::vector<int32_t>> users_of_parameter;

@@ -1,7 +1,5 @@
 #include "core/plugin/create_object.h"
 
-#include <string>
-
 #include "engine/ext/accelerator.h"
 #include "engine/ext/class_names.h"
 #include "engine/ext/grouped_transfers.h"

@@ -5,9 +5,7 @@
 #include <string>
 
 #include "core/plugin/plugin_set.h"
-#include "engine/abi/interface.h"
 #include "engine/host.h"
-#include "engine/status.h"
 
 namespace engine::plugin {
 

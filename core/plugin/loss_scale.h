@@ -3,9 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/abi/interface.h"
 #include "engine/device.h"
-#include "engine/status.h"
 
 namespace engine::plugin {
 

@@ -1,9 +1,6 @@
 #include "core/plugin/plugin_host.h"
 
 #include <exception>
-#include <span>
-
-#include "core/base/member.h"
 
 namespace engine::plugin {
 

@@ -10,7 +10,6 @@
 
 #include "core/base/rank_context.h"
 #include "core/plugin/plugin_set.h"
-#include "engine/host.h"
 
 namespace engine::plugin {
 

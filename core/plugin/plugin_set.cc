@@ -1,7 +1,5 @@
 #include "core/plugin/plugin_set.h"
 
-#include <string_view>
-
 namespace engine::plugin {
 
 // A bug of the engine or a request of the user is not a plugin's to report.

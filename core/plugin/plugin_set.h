@@ -3,16 +3,13 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/base/call_watch.h"
 #include "engine/communicator.h"
 #include "engine/ext/inner_plugins.h"
 #include "engine/gradient_hook.h"
-#include "engine/model.h"
 #include "engine/op.h"
 #include "engine/optimizer.h"
 #include "engine/options.h"

@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/rank_context.h"
 #include "core/plugin/create_object.h"
 #include "core/plugin/plugin_host.h"
-#include "core/plugin/plugin_set.h"
 
 namespace engine::plugin {
 

@@ -1,18 +1,28 @@
-// The create function of a plugin. Compiled into the plugin that includes it and no part of the ABI.
+// The descriptor of a plugin and its create function. Compiled into the plugin that includes it and no
+// part of the ABI.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include "engine/abi/interface.h"
 #include "engine/device.h"
-#include "engine/host.h"
-#include "engine/options.h"
-#include "engine/status.h"
+#include "engine/plugin.h"
 
 namespace engine::kit {
+
+// The descriptor of a plugin without ops, which works on the device of others.
+template <size_t kOptions = 0>
+constexpr auto DescribePlugin(PluginKind kind, FixedString<32> name, FixedString<32> version,
+                              FixedString<160> doc, CreateFunction create,
+                              const std::array<OptionSpec, kOptions>& options = {}) noexcept {
+  return engine::DescribePlugin(
+      {.name = name, .version = version, .kind = kind, .doc = doc, .create = create}, NoOps(),
+      options);
+}
 
 // *out = a Made of `args`, or kResourceExhausted.
 template <typename Made, typename... Args>

@@ -10,7 +10,6 @@
 #include <span>
 #include <string_view>
 
-#include "engine/plugin.h"
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
@@ -113,13 +112,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "adamw",
-     .version = "1.0.0",
-     .kind = PluginKind::kOptimizer,
-     .doc = "Adam with decoupled weight decay",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kOptimizer, "adamw", "1.0.0", "Adam with decoupled weight decay", Create,
     std::array{
         kit::FloatOption("beta1", "0.9", 0, 0.999999,
                          "share of the running mean of gradients kept in each step"),

@@ -2,7 +2,6 @@
 // nothing overflows that float32 can hold, and 8 bits of precision.
 #include <cstdint>
 
-#include "engine/plugin.h"
 #include "kit/float16.h"
 #include "kit/hook.h"
 #include "kit/target_clones.h"
@@ -27,12 +26,8 @@ StatusValue Create(Host& host, const Options&, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "cast_bf16",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kHook,
-                    .doc = "gradients travel as bfloat16: half the bytes, 8 bits of precision",
-                    .create = Create},
-                   NoOps(), NoOptions());
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kHook, "cast_bf16", "1.0.0",
+    "gradients travel as bfloat16: half the bytes, 8 bits of precision", Create);
 
 }  // namespace engine::cast_bf16

@@ -8,7 +8,6 @@
 #include <immintrin.h>
 #endif
 
-#include "engine/plugin.h"
 #include "kit/float16.h"
 #include "kit/hook.h"
 #include "kit/target_clones.h"
@@ -68,11 +67,7 @@ StatusValue Create(Host& host, const Options&, Object** out) noexcept {
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "cast_fp16",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kHook,
-                    .doc = "gradients travel as float16: half the bytes, sums up to 65504",
-                    .create = Create},
-                   NoOps(), NoOptions());
+    kit::DescribePlugin(PluginKind::kHook, "cast_fp16", "1.0.0",
+                        "gradients travel as float16: half the bytes, sums up to 65504", Create);
 
 }  // namespace engine::cast_fp16

@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
@@ -206,13 +205,9 @@ class Cifar10 final : public kit::ReadDataset {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "cifar10",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "the binary versions of CIFAR-10 and CIFAR-100",
-     .create = kit::Create<Cifar10>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "cifar10", "1.0.0", "the binary versions of CIFAR-10 and CIFAR-100",
+    kit::Create<Cifar10>,
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "the folder with data_batch_1.bin to data_batch_5.bin and "
                                "test_batch.bin, or with train.bin and test.bin"),

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "device_clip_norm.h"
-#include "engine/plugin.h"
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
@@ -117,13 +116,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "clip_norm",
-     .version = "1.1.0",
-     .kind = PluginKind::kHook,
-     .doc = "scales all gradients down together when their common L2 norm exceeds max_norm",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kHook, "clip_norm", "1.1.0",
+    "scales all gradients down together when their common L2 norm exceeds max_norm", Create,
     std::array{kit::FloatOption("max_norm", "", 1e-30, 1e30,
                                 "largest L2 norm of all gradients of a step together")});
 

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/plugin.h"
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
@@ -63,13 +62,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "clip_value",
-                    .version = "1.1.0",
-                    .kind = PluginKind::kHook,
-                    .doc = "limits every element of a gradient to [-threshold, threshold]",
-                    .create = Create},
-                   NoOps(),
-                   std::array{kit::FloatOption("threshold", "", 1e-30, 1e30,
-                                               "largest absolute value of an element")});
+    kit::DescribePlugin(PluginKind::kHook, "clip_value", "1.1.0",
+                        "limits every element of a gradient to [-threshold, threshold]", Create,
+                        std::array{kit::FloatOption("threshold", "", 1e-30, 1e30,
+                                                    "largest absolute value of an element")});
 
 }  // namespace engine::clip_value

@@ -43,13 +43,10 @@ class Cnn final : public kit::LossModel {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "cnn",
-     .version = "1.0.0",
-     .kind = PluginKind::kModel,
-     .doc = "convolutions with batch norm over images, max pooling, a fully connected layer",
-     .create = kit::Create<Cnn>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "cnn", "1.0.0",
+    "convolutions with batch norm over images, max pooling, a fully connected layer",
+    kit::Create<Cnn>,
     kit::WithLoss(std::array{
         kit::IntsOption("channels", "32,64", 1, 1 << 16, "of each convolution"),
         kit::BoolOption(

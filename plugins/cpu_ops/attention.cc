@@ -52,7 +52,6 @@ class AttentionOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const bool sum = Accumulates(call, 0);
     ForEachHead(call, [&](int64_t sample, int64_t index, float* scratch) {
       const AttentionHead head = Head(call.inputs[0], sample, index);

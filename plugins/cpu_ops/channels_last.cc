@@ -51,7 +51,6 @@ class ReshapeOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView& dx = call.input_grads[0];
     const bool sum = Accumulates(call, 0);
     if (rows_ == 1) {

@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <algorithm>
+
 #include "parallel.h"
 
 namespace engine::cpu_ops {
@@ -18,6 +20,8 @@ Status CpuOp::Backward(const OpCall& call) noexcept {
       (call.output_grads[0].data == nullptr && call.output_grads[0].count() > 0)) {
     return kit::NoOutputGradient(name());
   }
+  const auto is_wanted = [](const TensorView& gradient) { return gradient.data != nullptr; };
+  if (std::ranges::none_of(call.input_grads, is_wanted)) return {};
   omp_set_num_threads(context_.threads);
   return DoBackward(call);
 }

@@ -35,6 +35,7 @@ class CpuOp : public OpBase {
 
  protected:
   virtual Status DoForward(const OpCall& call) noexcept = 0;
+  // Somebody wants a gradient: of an op with one input, or whose others have none, the first.
   virtual Status DoBackward(const OpCall& call) noexcept = 0;
 
   const char* name() const noexcept { return context_.name; }

@@ -101,7 +101,6 @@ class DropoutOp final : public kit::ShapedOp<CpuOp, kit::DropoutRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dy = call.output_grads[0], &dx = call.input_grads[0];
     if (Identity()) {
       PassGradient(dy, dx, Accumulates(call, 0));

@@ -87,7 +87,6 @@ class ElementLossOp final : public LossOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     float* const dx = call.input_grads[0].f32();
     const bool sum = Accumulates(call, 0);
     WithTarget(call, [&](const float* x, const auto* t, int64_t count) {

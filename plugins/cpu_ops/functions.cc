@@ -62,7 +62,6 @@ class FunctionOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     WithElement(activation(), [&]<typename T>(T) {
       const T* read = As<const T>((kFunction.reads == Reads::kX ? call.inputs : call.outputs)[0]);
       const T* dy = As<const T>(call.output_grads[0]);

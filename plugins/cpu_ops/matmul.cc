@@ -35,8 +35,8 @@ class MatmulOp final : public kit::ShapedOp<CpuOp, kit::MatmulRule> {
 
   Status DoBackward(const OpCall& call) noexcept override {
     const Matrices of(call, given_, call.output_grads[0].shape);
-    ENGINE_RETURN_IF_ERROR(FirstGradient(call, of));
-    return SecondGradient(call, of);
+    ENGINE_RETURN_IF_ERROR(Gradient(call, of, 0));
+    return Gradient(call, of, 1);
   }
 
   struct Matrices {
@@ -108,35 +108,24 @@ class MatmulOp final : public kit::ShapedOp<CpuOp, kit::MatmulRule> {
     return places;
   }
 
-  // da = dy b^T, transposed where a is.
-  Status FirstGradient(const OpCall& call, const Matrices& of) const noexcept {
-    if (!WantsGradient(call, 0)) return {};
-    const bool swaps = given_.transpose_a, sum = Accumulates(call, 0);
-    const GemmSizes sizes = swaps ? GemmSizes{of.k, of.m, of.n} : GemmSizes{of.m, of.k, of.n};
-    const float* const dy = call.output_grads[0].f32();
-    float* const da = call.input_grads[0].f32();
-    if (of.m * Count(of) == 0) ZeroGradient(call, 0);
-    return Multiply(of.batches, 0, sizes, [&](const auto& at, bool later) {
-      const Operand b = {of.b + at[1], given_.transpose_b != !swaps};
-      const Operand gradient = {dy + at[2], swaps};
-      return TryGemm(sizes, swaps ? b : gradient, swaps ? gradient : b, da + at[0], sum || later,
-                     given_.scale);
-    });
-  }
-
-  // db = a^T dy, transposed where b is.
-  Status SecondGradient(const OpCall& call, const Matrices& of) const noexcept {
-    if (!WantsGradient(call, 1)) return {};
-    const bool swaps = given_.transpose_b, sum = Accumulates(call, 1);
-    const GemmSizes sizes = swaps ? GemmSizes{of.n, of.k, of.m} : GemmSizes{of.k, of.n, of.m};
-    const float* const dy = call.output_grads[0].f32();
-    float* const db = call.input_grads[1].f32();
-    if (of.m * Count(of) == 0) ZeroGradient(call, 1);
-    return Multiply(of.batches, 1, sizes, [&](const auto& at, bool later) {
-      const Operand a = {of.a + at[0], given_.transpose_a != !swaps};
-      const Operand gradient = {dy + at[2], swaps};
-      return TryGemm(sizes, swaps ? gradient : a, swaps ? a : gradient, db + at[1], sum || later,
-                     given_.scale);
+  // da = dy b^T, db = a^T dy, transposed where the matrix itself is.
+  Status Gradient(const OpCall& call, const Matrices& of, int32_t input) const noexcept {
+    const auto i = static_cast<size_t>(input);
+    if (!WantsGradient(call, i)) return {};
+    const bool of_a = input == 0, sum = Accumulates(call, input);
+    const bool swaps = of_a ? given_.transpose_a : given_.transpose_b;
+    const bool other_swaps = of_a ? given_.transpose_b : given_.transpose_a;
+    const int64_t rows = of_a ? of.m : of.k, columns = of_a ? of.k : of.n;
+    const GemmSizes sizes = {swaps ? columns : rows, swaps ? rows : columns, of_a ? of.n : of.m};
+    const float *const dy = call.output_grads[0].f32(), *const other = of_a ? of.b : of.a;
+    float* const gradient = call.input_grads[i].f32();
+    if (of.m * Count(of) == 0) ZeroGradient(call, input);
+    return Multiply(of.batches, i, sizes, [&](const auto& at, bool later) {
+      const Operand factor = {other + at[1 - i], other_swaps != !swaps};
+      const Operand arriving = {dy + at[2], swaps};
+      const bool factor_first = swaps == of_a;
+      return TryGemm(sizes, factor_first ? factor : arriving, factor_first ? arriving : factor,
+                     gradient + at[i], sum || later, given_.scale);
     });
   }
 

@@ -48,7 +48,6 @@ class ExpandOp final : public kit::ShapedOp<CpuOp, kit::ExpandRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     const Loops<2> loops(dy.shape, {DenseStrides(dy.shape), BroadcastStrides(dx.shape, dy.shape)});
     Reduce(loops, kSum, dy.f32(), {dx.f32(), Accumulates(call, 0)}, call.workspace);
@@ -70,7 +69,6 @@ class TransposeOp final : public kit::ShapedOp<CpuOp, kit::TransposeRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     const Strides of_y = DenseStrides(dy.shape);
     Strides by_x = {};
@@ -151,7 +149,6 @@ class SliceOp final : public kit::ShapedOp<CpuOp, kit::SliceRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     int64_t offset = 0;
     const Strides by_x = PlacesIn(dx.shape, &offset);
@@ -200,7 +197,6 @@ class PadOp final : public kit::ShapedOp<CpuOp, kit::PadRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     const float* source = dy.f32();
     if (!is_constant() && dy.count() > 0) {
@@ -272,7 +268,6 @@ class GatherOp final : public kit::ShapedOp<CpuOp, kit::GatherRule> {
 
   // Threads share what is outside of the axis, or else what is inside: each sum has one order.
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     const int64_t outer = dx.shape.Count(0, given_.axis), inner = dx.shape.Count(given_.axis + 1);
     const int64_t positions = dy.shape[given_.axis];

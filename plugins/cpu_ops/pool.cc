@@ -207,7 +207,6 @@ class MaxPoolOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     WithElement(activation(), [&]<typename T>(T) {
       ForRows(call.inputs[0].shape[0] * shape_.height, shape_.width * shape_.channels,
               [&](int64_t begin, int64_t end) {

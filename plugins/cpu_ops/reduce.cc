@@ -63,7 +63,6 @@ class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView &dx = call.input_grads[0], &dy = call.output_grads[0];
     const bool sum = Accumulates(call, 0);
     const Loops<2> loops = Along(dx.shape);

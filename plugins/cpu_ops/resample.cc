@@ -78,7 +78,6 @@ class ResampleOp final : public CpuOp {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const TensorView& dx = call.input_grads[0];
     MapPlanes({rows_back_, columns_back_, call.output_grads[0].f32(), dx.f32(), dx.shape[0],
                rows_.targets(), columns_.targets(), dx.shape[-1], Accumulates(call, 0)});

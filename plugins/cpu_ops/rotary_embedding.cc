@@ -51,7 +51,6 @@ class RotaryEmbeddingOp final : public kit::ShapedOp<CpuOp, kit::RotaryRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     Turn(call, call.output_grads[0], call.input_grads[0], true, Accumulates(call, 0));
     return {};
   }

@@ -152,7 +152,6 @@ class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
   }
 
   Status DoBackward(const OpCall& call) noexcept override {
-    if (!WantsGradient(call, 0)) return {};
     const float *y = call.outputs[0].f32(), *dy = call.output_grads[0].f32();
     float* dx = call.input_grads[0].f32();
     const bool sum = Accumulates(call, 0);

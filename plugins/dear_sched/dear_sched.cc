@@ -7,7 +7,6 @@
 #include <map>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
@@ -160,13 +159,10 @@ class DearScheduler final : public SchedulerBase {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "dear_sched",
-     .version = "1.2.0",
-     .kind = PluginKind::kScheduler,
-     .doc = "reduce-scatters gradients during backward, gathers during the next forward pass",
-     .create = kit::Create<DearScheduler>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kScheduler, "dear_sched", "1.2.0",
+    "reduce-scatters gradients during backward, gathers during the next forward pass",
+    kit::Create<DearScheduler>,
     std::array{kit::IntOption("group_bytes", "-1", kit::kByDevice, 1 << 30,
                               "gradients that become ready one after another are a group as "
                               "soon as they are so many bytes; 0: each alone; -1: 4 MiB, on "

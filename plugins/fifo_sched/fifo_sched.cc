@@ -2,7 +2,6 @@
 // ready; computes in order of arrival. A step takes F + max(B, C), and the time of the last bucket.
 #include <cstdint>
 
-#include "engine/plugin.h"
 #include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
@@ -62,13 +61,9 @@ class FifoScheduler final : public SchedulerBase {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "fifo_sched",
-     .version = "1.3.0",
-     .kind = PluginKind::kScheduler,
-     .doc = "sends each gradient as soon as it is ready, in ready order",
-     .create = kit::Create<FifoScheduler>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kScheduler, "fifo_sched", "1.3.0",
+    "sends each gradient as soon as it is ready, in ready order", kit::Create<FifoScheduler>,
     std::array{
         kit::IntOption("first_bytes", "1048576", 0, 1 << 30,
                        "like fuse_bytes, for the first bucket, if less: so that the first "

@@ -1,11 +1,10 @@
 // gloo: the collectives of the Gloo library.
-#include "engine/plugin.h"
-
 #include <memory>
 #include <string>
 
 #include "collectives.h"
 #include "kit/communicator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "tcp_kit/communicator.h"
 #include "tcp_kit/options.h"
@@ -25,16 +24,12 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "gloo",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kCommunicator,
-                    .doc = "the collectives of the Gloo library over TCP, to compare with",
-                    .create = Create},
-                   NoOps(),
-                   tcp::NetworkOptionsAnd(kit::EnumOption(
-                       "all_reduce", "auto", "auto|ring|bcube",
-                       "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
-                       "the ring, which PyTorch and Horovod take for every size")));
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "gloo", "1.0.0",
+    "the collectives of the Gloo library over TCP, to compare with", Create,
+    tcp::NetworkOptionsAnd(
+        kit::EnumOption("all_reduce", "auto", "auto|ring|bcube",
+                        "Gloo's algorithm; auto: bcube for more than two ranks up to 1 MiB, else "
+                        "the ring, which PyTorch and Horovod take for every size")));
 
 }  // namespace engine::gloo

@@ -150,13 +150,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "gpt",
-     .version = "1.0.0",
-     .kind = PluginKind::kModel,
-     .doc = "GPT-2 over the tokens of the data",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "gpt", "1.0.0", "GPT-2 over the tokens of the data", Create,
     kit::WithLoss(
         std::array{kit::IntOption("layers", "4", 1, 1024, "blocks of attention and mlp"),
                    kit::IntOption("width", "128", 1, 1 << 20, "of a position: a multiple of heads"),

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "data_kit/normalization.h"
-#include "engine/plugin.h"
 #include "file_list.h"
 #include "image.h"
 #include "kit/create.h"
@@ -275,13 +274,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "images",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "PNG and JPEG files of any size, in a folder for each class or in a list",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "images", "1.0.0",
+    "PNG and JPEG files of any size, in a folder for each class or in a list", Create,
     std::array{
         kit::PathOption("path", kit::Path::kRequired,
                         "a folder with one for each class, one with train and val, or a CSV list: "

@@ -36,15 +36,11 @@ class Mlp final : public kit::LossModel {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "mlp",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kModel,
-                    .doc = "fully connected layers over the flattened input",
-                    .create = kit::Create<Mlp>},
-                   NoOps(),
-                   kit::WithLoss(std::array{
-                       kit::IntsOption("hidden", "", 1, 1 << 20, "widths of the hidden layers"),
-                       kit::OpOption("activation", "relu", "any op with one input")}));
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "mlp", "1.0.0", "fully connected layers over the flattened input",
+    kit::Create<Mlp>,
+    kit::WithLoss(
+        std::array{kit::IntsOption("hidden", "", 1, 1 << 20, "widths of the hidden layers"),
+                   kit::OpOption("activation", "relu", "any op with one input")}));
 
 }  // namespace engine::mlp

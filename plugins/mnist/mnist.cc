@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "data_kit/normalization.h"
-#include "engine/plugin.h"
 #include "idx.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
@@ -229,13 +228,8 @@ StatusValue Create(Host&, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "mnist",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "images and labels in IDX files, plain or gzip",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "mnist", "1.0.0", "images and labels in IDX files, plain or gzip", Create,
     std::array{
         kit::PathOption("images", kit::Path::kRequired, "file of images to train on"),
         kit::PathOption("labels", kit::Path::kRequired, "file of their labels"),

@@ -38,13 +38,9 @@ class Net final : public kit::LossModel {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "net",
-     .version = "1.0.0",
-     .kind = PluginKind::kModel,
-     .doc = "a list of layers, each fed by the one before it",
-     .create = kit::Create<Net>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "net", "1.0.0", "a list of layers, each fed by the one before it",
+    kit::Create<Net>,
     kit::WithLoss(
         std::array{OptionSpec{.name = "layer",
                               .type = OptionType::kLayers,

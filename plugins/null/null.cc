@@ -6,9 +6,9 @@
 #include <exception>
 #include <memory>
 
-#include "engine/plugin.h"
 #include "kit/accelerator.h"
 #include "kit/communicator.h"
+#include "kit/create.h"
 #include "kit/failure.h"
 #include "kit/work.h"
 
@@ -88,12 +88,8 @@ StatusValue Create(Host& host, const Options&, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "null",
-     .version = "1.0.0",
-     .kind = PluginKind::kCommunicator,
-     .doc = "moves nothing: for one rank, or to measure training without communication",
-     .create = Create},
-    NoOps(), NoOptions());
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "null", "1.0.0",
+    "moves nothing: for one rank, or to measure training without communication", Create);
 
 }  // namespace engine::null

@@ -153,8 +153,7 @@ Status Combine(Lowering& lowering, const Node& node, std::string_view op,
                const std::vector<Value>& values) {
   Layout layout;
   ENGINE_ASSIGN_OR_RETURN(const auto inputs, lowering.Broadcast(node, values, &layout));
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, inputs));
-  return Give(lowering, node, made, layout);
+  return GiveOp(lowering, node, op, inputs, {}, layout);
 }
 
 Status LowerBinary(Lowering& lowering, const Node& node) {

@@ -58,18 +58,25 @@ Dims RowsAndColumns(const Plane& plane, Dims list, int64_t otherwise) {
   return list;
 }
 
-// Top, left, bottom, right: as given, or as `auto_pad` says for this window.
-Result<Dims> Padding(const Node& node, const Plane& plane, const Shape& input, const Dims& kernel,
-                     const Dims& stride, const Dims& dilation) {
-  Dims pads = node.Ints("pads", Dims(plane.is_line ? 2 : 4, 0));
+struct Window {
+  Dims kernel, stride, dilation;  // rows, columns
+  Dims padding;                   // top, left, bottom, right
+};
+
+// Padding is as given, or as `auto_pad` says for a window with these extents over this input.
+Result<Window> WindowOf(const Node& node, const Plane& plane, const Shape& input, Dims extents) {
+  Window window{.kernel = RowsAndColumns(plane, std::move(extents), 1),
+                .stride = RowsAndColumns(plane, node.Ints("strides"), 1),
+                .dilation = RowsAndColumns(plane, node.Ints("dilations"), 1),
+                .padding = node.Ints("pads", Dims(plane.is_line ? 2 : 4, 0))};
+  auto& [kernel, stride, dilation, pads] = window;
   if (pads.size() != (plane.is_line ? 2u : 4u) || kernel.size() != 2 || stride.size() != 2 ||
       dilation.size() != 2 || std::ranges::min(stride) < 1) {
     return node.Damaged("has lists of a wrong length, or a stride below 1");
   }
   if (plane.is_line) pads = {0, pads[0], 0, pads[1]};
   const std::string automatic = node.Text("auto_pad", "NOTSET");
-  if (!automatic.starts_with("SAME")) return pads;
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 2 && automatic.starts_with("SAME"); ++i) {
     const int64_t extent = input[static_cast<int32_t>(i) + 1];
     const int64_t outputs = (extent + stride[i] - 1) / stride[i];
     const int64_t all = std::max<int64_t>(
@@ -77,17 +84,14 @@ Result<Dims> Padding(const Node& node, const Plane& plane, const Shape& input, c
     pads[i] = automatic == "SAME_LOWER" ? all - all / 2 : all / 2;
     pads[i + 2] = all - pads[i];
   }
-  return pads;
+  return window;
 }
 
 Status LowerConv(Lowering& lowering, const Node& node) {
   const bool transposed = node.type() == "ConvTranspose";
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
-  Value bias;
-  if (node.HasInput(2)) {
-    ENGINE_ASSIGN_OR_RETURN(bias, lowering.Input(node, 2));
-  }
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
   const Dims shape = weight.Shape();
   if (shape.size() != x.Shape().size()) return node.Damaged("has a weight of another rank");
@@ -95,12 +99,10 @@ Status LowerConv(Lowering& lowering, const Node& node) {
   if (node.Ints("kernel_shape", extents) != extents) {
     return node.Damaged("has a kernel_shape that is not that of its weight");
   }
-  const Dims kernel = RowsAndColumns(plane, std::move(extents), 1);
-  const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
-  const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
   const Dims more = RowsAndColumns(plane, node.Ints("output_padding"), 0);
-  ENGINE_ASSIGN_OR_RETURN(const Dims padding, Padding(node, plane, lowering.Spec(plane.input).shape,
-                                                      kernel, stride, dilation));
+  ENGINE_ASSIGN_OR_RETURN(
+      const Window window,
+      WindowOf(node, plane, lowering.Spec(plane.input).shape, std::move(extents)));
   const int64_t groups = node.Int("group", 1);
   const int64_t channels = transposed ? shape[1] * groups : shape[0];
   const int64_t inputs = transposed ? shape[0] : shape[1] * groups;
@@ -114,6 +116,7 @@ Status LowerConv(Lowering& lowering, const Node& node) {
       (!node.Ints("output_shape").empty() || node.Text("auto_pad", "NOTSET").starts_with("SAME"))) {
     return node.Unsupported("has an output_shape or auto_pad; export pads instead");
   }
+  const auto& [kernel, stride, dilation, padding] = window;
   Attributes attributes = {kit::Int("channels", channels),      IntsAttribute("kernel", kernel),
                            IntsAttribute("stride", stride),     IntsAttribute("padding", padding),
                            IntsAttribute("dilation", dilation), kit::Int("groups", groups),
@@ -137,11 +140,10 @@ Status LowerPool(Lowering& lowering, const Node& node) {
   const bool is_max = node.type() == "MaxPool";
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Plane plane, PlaneOf(lowering, node, x));
-  const Dims kernel = RowsAndColumns(plane, node.Ints("kernel_shape"), 1);
-  const Dims stride = RowsAndColumns(plane, node.Ints("strides"), 1);
-  const Dims dilation = RowsAndColumns(plane, node.Ints("dilations"), 1);
-  ENGINE_ASSIGN_OR_RETURN(const Dims padding, Padding(node, plane, lowering.Spec(plane.input).shape,
-                                                      kernel, stride, dilation));
+  ENGINE_ASSIGN_OR_RETURN(
+      const Window window,
+      WindowOf(node, plane, lowering.Spec(plane.input).shape, node.Ints("kernel_shape")));
+  const auto& [kernel, stride, dilation, padding] = window;
   Attributes attributes = {IntsAttribute("kernel", kernel), IntsAttribute("stride", stride),
                            IntsAttribute("padding", padding),
                            kit::Bool("ceil", node.Int("ceil_mode", 0) != 0)};

@@ -159,6 +159,13 @@ Status Give(Lowering& lowering, const Node& node, Value value) {
   return {};
 }
 
+Status GiveOp(Lowering& lowering, const Node& node, std::string_view op,
+              const std::vector<ModelValue>& inputs, const Attributes& attributes, Layout layout) {
+  ENGINE_ASSIGN_OR_RETURN(const ModelValue made,
+                          lowering.Emit(node.name(), op, inputs, attributes));
+  return Give(lowering, node, made, std::move(layout));
+}
+
 Result<ModelValue> EmitAll(Lowering& lowering, const Node& node, ModelValue x,
                            const std::vector<Step>& steps) {
   for (const Step& step : steps) {

@@ -151,11 +151,18 @@ class Lowering {
   int depth_ = 0;  // of Get in Get
 };
 
+// An empty value where the input is left out.
+inline Result<Value> OptionalInput(Lowering& lowering, const Node& node, size_t i) {
+  return node.HasInput(i) ? lowering.Get(node.input(i)) : Value();
+}
 // Sets output 0 of the node.
 Status Give(Lowering& lowering, const Node& node, Value value);
 inline Status Give(Lowering& lowering, const Node& node, ModelValue made, Layout layout) {
   return Give(lowering, node, Value{.engine = made, .layout = std::move(layout)});
 }
+// The same of one more op, called as the node is.
+Status GiveOp(Lowering& lowering, const Node& node, std::string_view op,
+              const std::vector<ModelValue>& inputs, const Attributes& attributes, Layout layout);
 // One op after the other.
 Result<ModelValue> EmitAll(Lowering& lowering, const Node& node, ModelValue x,
                            const std::vector<Step>& steps);

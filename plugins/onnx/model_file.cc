@@ -71,26 +71,6 @@ const proto::AttributeProto* Node::Find(std::string_view name) const {
   return nullptr;
 }
 
-int64_t Node::Int(std::string_view name, int64_t otherwise) const {
-  const auto* const found = Find(name);
-  return found != nullptr ? found->i() : otherwise;
-}
-
-double Node::Float(std::string_view name, double otherwise) const {
-  const auto* const found = Find(name);
-  return found != nullptr ? found->f() : otherwise;
-}
-
-std::string Node::Text(std::string_view name, const std::string& otherwise) const {
-  const auto* const found = Find(name);
-  return found != nullptr ? found->s() : otherwise;
-}
-
-Dims Node::Ints(std::string_view name, const Dims& otherwise) const {
-  const auto* const found = Find(name);
-  return found != nullptr ? Dims(found->ints().begin(), found->ints().end()) : otherwise;
-}
-
 Status Node::Error(StatusCode code, const char* format, va_list args) const {
   char text[512];
   vsnprintf(text, sizeof text, format, args);

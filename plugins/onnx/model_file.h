@@ -43,10 +43,22 @@ class Node {
 
   // Attributes, or what holds where there is none.
   const proto::AttributeProto* Find(std::string_view name) const;
-  int64_t Int(std::string_view name, int64_t otherwise) const;
-  double Float(std::string_view name, double otherwise) const;
-  std::string Text(std::string_view name, const std::string& otherwise) const;
-  Dims Ints(std::string_view name, const Dims& otherwise = {}) const;
+  int64_t Int(std::string_view name, int64_t otherwise) const {
+    const auto* const found = Find(name);
+    return found != nullptr ? found->i() : otherwise;
+  }
+  double Float(std::string_view name, double otherwise) const {
+    const auto* const found = Find(name);
+    return found != nullptr ? found->f() : otherwise;
+  }
+  std::string Text(std::string_view name, const std::string& otherwise) const {
+    const auto* const found = Find(name);
+    return found != nullptr ? found->s() : otherwise;
+  }
+  Dims Ints(std::string_view name, const Dims& otherwise = {}) const {
+    const auto* const found = Find(name);
+    return found != nullptr ? Dims(found->ints().begin(), found->ints().end()) : otherwise;
+  }
 
   // Errors that begin with the node's name and type. kPlugin: what no op of the engine does.
   __attribute__((format(printf, 2, 3))) Status Unsupported(const char* format, ...) const;

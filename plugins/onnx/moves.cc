@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -322,13 +323,12 @@ Status LowerPad(Lowering& lowering, const Node& node) {
   const size_t samples = layout.batched ? 1 : 0;
   before.erase(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(samples));
   after.erase(after.begin(), after.begin() + static_cast<std::ptrdiff_t>(samples));
-  ENGINE_ASSIGN_OR_RETURN(
-      const ModelValue made,
-      lowering.Emit(node.name(), "pad", {input},
-                    {IntsAttribute("before", before), IntsAttribute("after", after),
-                     kit::Float("value", value != nullptr ? value->values[0] : 0),
-                     kit::Word("mode", node.Text("mode", "constant"))}));
-  return Give(lowering, node, made, std::move(layout));
+  const std::string mode = node.Text("mode", "constant");
+  return GiveOp(
+      lowering, node, "pad", {input},
+      {IntsAttribute("before", before), IntsAttribute("after", after),
+       kit::Float("value", value != nullptr ? value->values[0] : 0), kit::Word("mode", mode)},
+      std::move(layout));
 }
 
 // Samples that share a parameter need no copy of it; other dimensions are copied.

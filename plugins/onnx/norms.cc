@@ -97,20 +97,14 @@ Status LowerSoftmax(Lowering& lowering, const Node& node) {
   }
   std::vector<int> inner = x.layout.dims[dim];
   ENGINE_ASSIGN_OR_RETURN(const Last last, MakeLast(lowering, node, x, inner));
-  ENGINE_ASSIGN_OR_RETURN(
-      const ModelValue made,
-      lowering.Emit(node.name(), node.type() == "Softmax" ? "softmax" : "log_softmax",
-                    {last.input}));
-  return Give(lowering, node, made, last.layout);
+  return GiveOp(lowering, node, node.type() == "Softmax" ? "softmax" : "log_softmax", {last.input},
+                {}, last.layout);
 }
 
 Status LowerLayerNormalization(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const Value weight, lowering.Input(node, 1));
-  Value bias;
-  if (node.HasInput(2)) {
-    ENGINE_ASSIGN_OR_RETURN(bias, lowering.Input(node, 2));
-  }
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   ENGINE_ASSIGN_OR_RETURN(const int64_t axis,
                           AxisOf(node, node.Int("axis", -1), x.layout.dims.size()));
   return LowerNorm(lowering, node, "layer_norm", x, x.layout.rank() - static_cast<int>(axis),

@@ -197,13 +197,9 @@ StatusValue Create(Host& /*host*/, const Options& options, Object** out) noexcep
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "onnx",
-     .version = "1.0.0",
-     .kind = PluginKind::kModel,
-     .doc = "a model from an ONNX file, as torch.onnx.export writes it",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "onnx", "1.0.0",
+    "a model from an ONNX file, as torch.onnx.export writes it", Create,
     kit::WithLoss(std::array{
         kit::PathOption("path", kit::Path::kRequired, "the file, with the weights to begin with"),
         kit::StringOption("constants",

@@ -203,8 +203,7 @@ Result<bool> LowerActivation(Lowering& lowering, const Node& node) {
     if (!Matches(lowering, node, term, &found)) continue;
     ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Get(found["x"]));
     ENGINE_ASSIGN_OR_RETURN(const ModelValue input, lowering.Engine(x));
-    ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, {input}));
-    ENGINE_RETURN_IF_ERROR(Give(lowering, node, made, x.layout));
+    ENGINE_RETURN_IF_ERROR(GiveOp(lowering, node, op, {input}, {}, x.layout));
     return true;
   }
   return false;

@@ -104,10 +104,7 @@ Status LowerGemm(Lowering& lowering, const Node& node) {
   }
   if (node.Int("transA", 0) != 0) a.layout.Permute(kSwap);
   if (node.Int("transB", 0) != 0) b.layout.Permute(kSwap);
-  Value bias;
-  if (node.HasInput(2)) {
-    ENGINE_ASSIGN_OR_RETURN(bias, lowering.Input(node, 2));
-  }
+  ENGINE_ASSIGN_OR_RETURN(const Value bias, OptionalInput(lowering, node, 2));
   const bool has_bias = node.HasInput(2);
   const bool simple = !has_bias || IsVector(bias, b.Shape()[1]);
   if (alpha == 1 && IsMatrix(b) && simple) {
@@ -118,8 +115,7 @@ Status LowerGemm(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value product, lowering.Get(node.output(0)));
   Layout layout;
   ENGINE_ASSIGN_OR_RETURN(const auto inputs, lowering.Broadcast(node, {product, bias}, &layout));
-  ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), "add", inputs));
-  return Give(lowering, node, made, layout);
+  return GiveOp(lowering, node, "add", inputs, {}, layout);
 }
 
 // Of two tensors, as a product of matrices: letters of both and of the result count its leading
@@ -341,14 +337,11 @@ Status LowerProduct(Lowering& lowering, const Node& node, Value a, Value b, doub
       groups.erase(groups.begin());
     ENGINE_ASSIGN_OR_RETURN(inputs[i], lowering.Arrange(node, x, groups));
   }
-  ENGINE_ASSIGN_OR_RETURN(
-      const ModelValue made,
-      lowering.Emit(node.name(), "matmul", {inputs[0], inputs[1]},
-                    {kit::Bool("transpose_a", swap_a), kit::Bool("transpose_b", swap_b),
-                     kit::Float("scale", scale)}));
   const std::vector<int>& rows = a.layout.dims[a.layout.dims.size() - 2];
-  return Give(lowering, node, made,
-              ProductLayout(leading, a.layout, rows, b.layout, b.layout.dims.back()));
+  return GiveOp(lowering, node, "matmul", {inputs[0], inputs[1]},
+                {kit::Bool("transpose_a", swap_a), kit::Bool("transpose_b", swap_b),
+                 kit::Float("scale", scale)},
+                ProductLayout(leading, a.layout, rows, b.layout, b.layout.dims.back()));
 }
 
 Result<bool> LowerAttention(Lowering& lowering, const Node& node) {
@@ -394,14 +387,11 @@ Result<bool> LowerAttention(Lowering& lowering, const Node& node) {
     ENGINE_ASSIGN_OR_RETURN(inputs.emplace_back(),
                             lowering.Arrange(node, fitted, fitted.layout.dims));
   }
-  ENGINE_ASSIGN_OR_RETURN(
-      const ModelValue made,
-      lowering.Emit(node.name(), "scaled_dot_product_attention", inputs,
-                    {kit::Bool("causal", scores.causal), kit::Float("scale", scores.scale)}));
   const Layout &q = scores.q.layout, &values = v.layout;
   ENGINE_RETURN_IF_ERROR(
-      Give(lowering, node, made,
-           ProductLayout(leading, q, q.dims[q.dims.size() - 2], values, values.dims.back())));
+      GiveOp(lowering, node, "scaled_dot_product_attention", inputs,
+             {kit::Bool("causal", scores.causal), kit::Float("scale", scores.scale)},
+             ProductLayout(leading, q, q.dims[q.dims.size() - 2], values, values.dims.back())));
   return true;
 }
 

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/bucket_planner.h"
 #include "kit/options.h"
 #include "kit/scheduler.h"
@@ -133,13 +132,10 @@ class PriorityScheduler final : public SchedulerBase {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "priority_sched",
-     .version = "2.2.0",
-     .kind = PluginKind::kScheduler,
-     .doc = "sends first what the next forward pass needs first, in slices, few at a time",
-     .create = kit::Create<PriorityScheduler>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kScheduler, "priority_sched", "2.2.0",
+    "sends first what the next forward pass needs first, in slices, few at a time",
+    kit::Create<PriorityScheduler>,
     std::array{
         kit::IntOption("slice_bytes", "-1", kit::kByDevice, 1 << 30,
                        "larger gradients travel in slices of about this size; 0: in one piece; "

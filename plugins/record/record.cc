@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/plugin.h"
 #include "kit/communicator.h"
+#include "kit/create.h"
 #include "kit/inner_communicator.h"
 #include "kit/options.h"
 #include "kit/outer_work.h"
@@ -120,13 +120,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "record",
-     .version = "1.0.0",
-     .kind = PluginKind::kCommunicator,
-     .doc = "writes what another communicator is asked, with times, a line for each transfer",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "record", "1.0.0",
+    "writes what another communicator is asked, with times, a line for each transfer", Create,
     std::array{kit::PluginOption("inner", "tcp", "communicator", "whose transfers are recorded"),
                kit::StringOption("file", "transfers.jsonl",
                                  "of lines of JSON; each rank adds its number to the name")});

@@ -124,13 +124,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "resnet",
-     .version = "1.0.0",
-     .kind = PluginKind::kModel,
-     .doc = "a residual net over images: ResNet-18, 34, 50 and the like",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kModel, "resnet", "1.0.0",
+    "a residual net over images: ResNet-18, 34, 50 and the like", Create,
     kit::WithLoss(std::array{
         kit::IntsOption("blocks", "2,2,2,2", 1, 1024,
                         "of each stage, which has twice the channels of the one before"),

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/bucket_planner.h"
 #include "kit/scheduler.h"
 
@@ -137,11 +136,8 @@ class SequentialScheduler final : public SchedulerBase {
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "sequential_sched",
-                    .version = "1.2.0",
-                    .kind = PluginKind::kScheduler,
-                    .doc = "overlaps nothing: transfers after backward, the next step after them",
-                    .create = kit::Create<SequentialScheduler>},
-                   NoOps(), NoOptions());
+    kit::DescribePlugin(PluginKind::kScheduler, "sequential_sched", "1.2.0",
+                        "overlaps nothing: transfers after backward, the next step after them",
+                        kit::Create<SequentialScheduler>);
 
 }  // namespace engine::sequential_sched

@@ -11,7 +11,6 @@
 #include <span>
 #include <string_view>
 
-#include "engine/plugin.h"
 #include "kit/accelerator.h"
 #include "kit/create.h"
 #include "kit/options.h"
@@ -113,13 +112,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "sgd",
-     .version = "1.0.0",
-     .kind = PluginKind::kOptimizer,
-     .doc = "stochastic gradient descent with momentum and weight decay",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kOptimizer, "sgd", "1.0.0",
+    "stochastic gradient descent with momentum and weight decay", Create,
     std::array{
         kit::FloatOption("momentum", "0", 0, 1, "share of the last step's direction that is kept"),
         kit::BoolOption("nesterov", "false",

@@ -1,8 +1,7 @@
 // shm: collectives between the ranks of one host through memory that all of them map.
-#include "engine/plugin.h"
-
 #include "communicator.h"
 #include "kit/communicator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 
 namespace engine::shm {
@@ -18,13 +17,9 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "shm",
-     .version = "1.0.0",
-     .kind = PluginKind::kCommunicator,
-     .doc = "collectives between ranks of one host through shared memory",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "shm", "1.0.0",
+    "collectives between ranks of one host through shared memory", Create,
     std::array{
         kit::IntOption("chunk_kb", "128", 4, 16384,
                        "KiB that a rank stages at once; it has four such stages, which should "

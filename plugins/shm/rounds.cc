@@ -9,14 +9,11 @@
 #include "worker.h"
 
 namespace engine::shm {
-namespace {
 
 // Looks at the clock only now and then.
 constexpr int kLooksPerClock = 32;
 // A peer at work on the same transfer is often a hundred nanoseconds away: no pauses at first.
 constexpr int kEagerLooks = 256;
-
-}  // namespace
 
 Rounds::Rounds(int rank, const Mesh& mesh, size_t chunk_bytes, kit::Failure& failure,
                Overdue overdue)

@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/options.h"
@@ -121,13 +120,9 @@ StatusValue Create(Host&, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "synthetic",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "random numbers with a rule behind them that can be learned; nothing is read",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "synthetic", "1.0.0",
+    "random numbers with a rule behind them that can be learned; nothing is read", Create,
     std::array{kit::IntOption("samples", "1024", 1, 1e12, "to train on"),
                kit::IntOption("eval_samples", "256", 0, 1e12, "to evaluate on"),
                kit::IntsOption("shape", "32", 1, 1 << 30, "of one sample"),

@@ -20,7 +20,6 @@
 #include "data_kit/csv.h"
 #include "data_kit/normalization.h"
 #include "data_kit/npy.h"
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
@@ -316,13 +315,10 @@ class Table final : public kit::ReadDataset {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "table",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "rows of CSV files and of NumPy's .npy and .npz: numbers, categories, classes",
-     .create = kit::Create<Table>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "table", "1.0.0",
+    "rows of CSV files and of NumPy's .npy and .npz: numbers, categories, classes",
+    kit::Create<Table>,
     std::array{
         kit::PathOption("path", kit::Path::kRequired, "a .csv, .npy, .npz or .npz:ARRAY"),
         kit::PathOption(

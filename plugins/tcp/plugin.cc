@@ -1,11 +1,10 @@
 // tcp: collectives over TCP.
-#include "engine/plugin.h"
-
 #include <memory>
 
 #include "all_reduce_choice.h"
 #include "collectives.h"
 #include "kit/communicator.h"
+#include "kit/create.h"
 #include "tcp_kit/communicator.h"
 #include "tcp_kit/options.h"
 #include "wire.h"
@@ -30,12 +29,8 @@ StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL =
-    DescribePlugin({.name = "tcp",
-                    .version = "1.0.0",
-                    .kind = PluginKind::kCommunicator,
-                    .doc = "collectives over TCP connections between all ranks",
-                    .create = Create},
-                   NoOps(), kNetworkOptions);
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "tcp", "1.0.0", "collectives over TCP connections between all ranks",
+    Create, kNetworkOptions);
 
 }  // namespace engine::tcp

@@ -10,7 +10,6 @@
 #include "kit/thread.h"
 
 namespace engine::tcp {
-namespace {
 
 // Anybody may connect. So nothing that is not a whole, proven hello has an effect; who does not
 // send one is dropped after a while, or when too many do the same, the oldest first: a rank sends
@@ -18,8 +17,6 @@ namespace {
 constexpr size_t kMaxPending = 256;
 constexpr std::chrono::seconds kHelloTimeout{10};
 constexpr int kSweepMs = 1000;  // between two looks for those whose time is over
-
-}  // namespace
 
 Acceptor::Acceptor(kit::UniqueFd listener, const Key& key, const kit::UniqueFd& stop, Take take)
     : listener_(std::move(listener)), key_(key), stop_(stop), take_(std::move(take)) {

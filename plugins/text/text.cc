@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
@@ -106,13 +105,10 @@ class Text final : public kit::TokenDataset {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "text",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "a text file, or the text files of a folder, as bytes or as pieces of SentencePiece",
-     .create = kit::Create<Text>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "text", "1.0.0",
+    "a text file, or the text files of a folder, as bytes or as pieces of SentencePiece",
+    kit::Create<Text>,
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "a file, or a folder whose text files are read"),
                kit::IntOption("context", "64", 1, 1 << 20, "tokens of a sample"),

@@ -18,7 +18,6 @@
 #include <system_error>
 #include <vector>
 
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/dataset.h"
 #include "kit/digest.h"
@@ -174,13 +173,9 @@ class Tokens final : public kit::TokenDataset {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "tokens",
-     .version = "1.0.0",
-     .kind = PluginKind::kDataset,
-     .doc = "tokens in files of llm.c, .npy or, as nanoGPT's .bin, alone",
-     .create = kit::Create<Tokens>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kDataset, "tokens", "1.0.0",
+    "tokens in files of llm.c, .npy or, as nanoGPT's .bin, alone", kit::Create<Tokens>,
     std::array{kit::PathOption("path", kit::Path::kRequired,
                                "a file, or a folder with *_train*.bin and *_val*.bin, or .npy"),
                kit::EnumOption("format", "guess", "guess|uint16|uint32",

@@ -19,7 +19,6 @@
 #include <cstring>
 
 #include "engine/ext/wire_format.h"
-#include "engine/plugin.h"
 #include "kit/create.h"
 #include "kit/options.h"
 #include "select.h"
@@ -85,13 +84,10 @@ class TopK final : public WireHook {
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "topk",
-     .version = "1.0.0",
-     .kind = PluginKind::kHook,
-     .doc = "only the largest elements of gradients travel; the rest is added to the next ones",
-     .create = kit::CreateOnCpu<TopK>},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kHook, "topk", "1.0.0",
+    "only the largest elements of gradients travel; the rest is added to the next ones",
+    kit::CreateOnCpu<TopK>,
     std::array{kit::FloatOption("ratio", "0.01", 1e-6, 1,
                                 "elements of each gradient that travel, of all; at least one")});
 

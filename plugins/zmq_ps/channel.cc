@@ -12,7 +12,6 @@
 #include "worker.h"
 
 namespace engine::zmq_ps {
-namespace {
 
 constexpr int kMaxReceivesPerStep = 4;
 // Acknowledgements go together: each wakes two threads of the server, which until then keeps the
@@ -20,8 +19,6 @@ constexpr int kMaxReceivesPerStep = 4;
 constexpr size_t kAcksTogether = 16;
 constexpr uint64_t kAckedSlices = 3;
 constexpr auto kAckDelay = std::chrono::milliseconds(2);
-
-}  // namespace
 
 std::string Describe(const ServerAddress& address) {
   const int32_t server = ServerOfId(address.member);

@@ -7,11 +7,8 @@
 #include "wire.h"
 
 namespace engine::zmq_ps {
-namespace {
 
 constexpr uint32_t kServedKinds = Bit(TransferKind::kPush) | Bit(TransferKind::kPull);
-
-}  // namespace
 
 ZmqPsCommunicator::ZmqPsCommunicator(Host& host, const CommunicatorSettings& settings)
     : host_(host),

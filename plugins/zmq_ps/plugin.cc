@@ -1,10 +1,9 @@
 // zmq_ps: parameter servers over ZeroMQ.
-#include "engine/plugin.h"
-
 #include <exception>
 #include <string>
 
 #include "communicator.h"
+#include "kit/create.h"
 #include "kit/options.h"
 #include "server_member.h"
 
@@ -46,13 +45,9 @@ constexpr double kDayMs = 86400000;
 
 }  // namespace
 
-extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = DescribePlugin(
-    {.name = "zmq_ps",
-     .version = "1.0.0",
-     .kind = PluginKind::kCommunicator,
-     .doc = "parameter servers over ZeroMQ: collectives, and parameters that live at servers",
-     .create = Create},
-    NoOps(),
+extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
+    PluginKind::kCommunicator, "zmq_ps", "1.0.0",
+    "parameter servers over ZeroMQ: collectives, and parameters that live at servers", Create,
     std::array{
         kit::IntOption(
             "servers", "0", 0, 4096,

@@ -22,15 +22,12 @@
 #include "wire.h"
 
 namespace engine::zmq_ps {
-namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
 constexpr int kMaxReceivesPerStep = 4;
 constexpr int kMaxQueuedMessages = 128;  // of ZeroMQ, for each rank
 constexpr auto kLogInterval = std::chrono::seconds(1);
-
-}  // namespace
 
 Server::Server(ServerSettings settings)
     : settings_(std::move(settings)),

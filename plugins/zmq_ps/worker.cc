@@ -18,7 +18,6 @@
 #include "wire.h"
 
 namespace engine::zmq_ps {
-namespace {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
@@ -28,8 +27,6 @@ constexpr auto kCallerReturns = std::chrono::microseconds(1000);
 constexpr auto kProbeTime = std::chrono::milliseconds(1000);
 // For which the news that a rank is lost waits for its root cause.
 constexpr auto kRootCauseGrace = std::chrono::milliseconds(200);
-
-}  // namespace
 
 Worker::Worker(WorkerSettings settings)
     : settings_(std::move(settings)),

@@ -5,9 +5,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "tools/conform/contract.h"
 

@@ -1,7 +1,6 @@
 #include "tools/conform/report.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "tools/trace/intervals.h"
 
-#include <functional>
 #include <queue>
 #include <set>
 #include <utility>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "app/launch/member.h"
 #include "tests/support/expect_status.h"
 
 namespace engine::launch {

@@ -1,7 +1,6 @@
 #include "tools/conform/communicator/absence.h"
 
 #include <atomic>
-#include <string_view>
 #include <vector>
 
 #include "engine/ext/accelerator.h"

@@ -1,17 +1,11 @@
 #include "tools/conform/ops/device_memory.h"
 
-#include <cstdint>
-#include <cstring>
-
 #include "tools/conform/plugin_under_test.h"
 
 namespace engine::conform {
-namespace {
 
 // As a number it is so large that what reads it shows.
 constexpr std::byte kGuard{0x7f};
-
-}  // namespace
 
 DeviceMemory::DeviceMemory(Device* device, Stream* stream, size_t capacity_bytes)
     : device_(device), stream_(stream), now_(capacity_bytes, kGuard) {

@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <optional>
 
 #include "tools/conform/communicator/absence.h"
 #include "tools/conform/subject.h"
 
 namespace engine::conform {
-namespace {
 
 constexpr auto kServerTimeout = std::chrono::seconds(20);
-
-}  // namespace
 
 std::optional<UpdateMode> ModeOf(const ServedCase& served) {
   static auto* const known = new std::map<int, std::optional<UpdateMode>>;

@@ -5,11 +5,8 @@
 #include "tools/conform/allocation_count.h"
 
 namespace engine::conform {
-namespace {
 
 const Status kYield = Status::Error(StatusCode::kInterrupted, "it is the turn of others");
-
-}  // namespace
 
 std::vector<uint32_t> Trace::OfStep(const std::vector<Started>& lane, uint32_t step) {
   std::vector<uint32_t> tasks;
