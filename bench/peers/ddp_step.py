@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """One rank of a training step of a model in PyTorch, with DistributedDataParallel over Gloo where there are more.
 
-Prints one line of JSON: seconds of each step (of the slowest rank) and the peak memory of rank 0 in bytes.
+Prints one line of JSON: seconds of each step (of the slowest rank), the peak memory of rank 0 in bytes, and the seconds
+from --begin, a time since the epoch, to the end of the last step.
 Rank and size come from the variables of torchrun; a rank is pinned to the core of its number.
 bench/training/step_beside_pytorch.sh and bench/peers/gpt_on_a_link.sh run it at its best settings.
 
@@ -29,6 +30,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--begin", type=float, default=0, help="when the process was started")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--channels-last", action="store_true")
@@ -62,6 +64,7 @@ def main():
         optimizer.step()
         if step >= arguments.warmup:
             seconds.append(time.monotonic() - begin)
+    start = time.time() - arguments.begin
     if size > 1:
         everyone = [None] * size
         dist.all_gather_object(everyone, seconds)
@@ -69,7 +72,7 @@ def main():
     if rank == 0:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         parameters = sum(p.numel() for p in model.parameters())
-        print(json.dumps({"parameters": parameters, "peak_bytes": peak, "seconds": seconds}))
+        print(json.dumps({"parameters": parameters, "peak_bytes": peak, "seconds": seconds, "start_seconds": start}))
 
 
 if __name__ == "__main__":
