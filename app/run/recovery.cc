@@ -27,7 +27,7 @@
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "app/run/training.h"
-#include "core/base/member.h"
+#include "core/base/store.h"
 
 namespace engine::run {
 namespace {

@@ -2,7 +2,7 @@
 """One rank of a training step of a model in PyTorch, with DistributedDataParallel over Gloo where there are more.
 
 Prints a line of JSON for each bucket size: seconds of each step (of the slowest rank), the peak memory of rank 0 in bytes
-so far, and what a step has brought over eth0.
+so far, what a step has brought over eth0, and the seconds from --begin, a time since the epoch, to the end of the last step.
 Rank and size come from the variables of torchrun; a rank is pinned to the core of its number.
 bench/training/step_beside_pytorch.sh runs it at its best settings.
 
@@ -31,6 +31,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--begin", type=float, default=0, help="when the process was started")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bucket-mb", type=float, nargs="+", default=[25], help="one after the other; 0: no_sync")
     parser.add_argument("--channels-last", action="store_true")
@@ -63,7 +64,7 @@ def measure(arguments, rank, size, bucket_mb):
         context = contextlib.nullcontext() if bucket_mb else parallel.no_sync()
     optimizer = optimizer_class(model.parameters(), foreach=True, **options)
     torch.manual_seed(100 + rank)
-    seconds = []
+    seconds, before = [], received()
     with context:
         for step in range(arguments.warmup + arguments.steps):
             if step == arguments.warmup:
@@ -79,7 +80,8 @@ def measure(arguments, rank, size, bucket_mb):
             optimizer.step()
             if step >= arguments.warmup:
                 seconds.append(time.monotonic() - begin)
-    bytes_per_step = (received() - before) / arguments.steps
+    start = time.time() - arguments.begin
+    bytes_per_step = (received() - before) / max(1, arguments.steps)
     if size > 1:
         everyone = [None] * size
         dist.all_gather_object(everyone, seconds)
@@ -88,7 +90,7 @@ def measure(arguments, rank, size, bucket_mb):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         parameters = sum(p.numel() for p in model.parameters())
         print(json.dumps({"parameters": parameters, "bucket_mb": bucket_mb, "peak_bytes": peak, "received_bytes": bytes_per_step,
-                          "seconds": seconds}))
+                          "seconds": seconds, "start_seconds": start}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 #   apt-get install python3-torch libopenblas0-pthread  the peer; without OpenBLAS it takes 20 times as long
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
-# the slowest rank. PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
+# the slowest rank; then STARTS times with one step each: "start" is the median from the start of the processes to its end.
+# PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
 # better of two memory formats. Its number of threads does not bind Debian's OpenBLAS, which multiplies on the second core
 # too unless OPENBLAS_NUM_THREADS says otherwise (it did not before 2026-11-24). gpt2_124m clips on both sides.
 # PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best" is of the same precision.
@@ -20,6 +21,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${ROUNDS:-3}
 steps=${STEPS:-20}
+starts=${STARTS:-$([ -n "${LINK:-}" ] && echo 0 || echo 5)}
+counted=$steps warmup=5
 precisions=${PRECISIONS:-float32}
 engine=${ENGINE:-$PWD/build/release/bin/engine}
 out=$(mktemp -d)
@@ -58,32 +61,35 @@ on_hosts() {  # command ...: the same on the linked hosts; what host 0 has recei
 }
 
 ours() {  # name model ranks plugins precision
-  local words run=(as_ranks "$3")
+  local words run=(as_ranks "$3") begin=$EPOCHREALTIME
   read -ra words <<<"$(settings "$2")"
   rm -f "$out/metrics" "$out/received"
   if [ "$3" = linked ]; then run=(on_hosts); fi
   # The peak of rank 0 alone is read.
   # shellcheck disable=SC2016
   "${run[@]}" bash -c '/usr/bin/time -o "$1.$RANK" -f %M "${@:2}"' _ "$out/time" "$engine" run "${words[@]}" -q --insecure \
-    --plugins "$4,$(optimizer "$2"),cpu_ops" --set train.steps=$((steps + 5)) \
+    --plugins "$4,$(optimizer "$2"),cpu_ops" --set train.steps=$((counted + warmup)) \
     --set train.evaluate_every=-1 --set output.checkpoint= --set output.sample_bytes=0 --set train.checkpoint_every=0 \
     --set "output.metrics=$out/metrics" --set cpu_ops.threads=1 --set "cpu_ops.precision=$5" >&2
   # Parameters are host 0's at the start: what it receives is that of the steps.
-  /usr/bin/python3 - "$out/metrics" "$(cat "$out/time.0")" "$(cat "$out/received" 2>/dev/null || echo 0)" >>"$out/$2.$3.$1" <<'PYTHON'
-import json, sys
+  /usr/bin/python3 - "$out/metrics" "$(cat "$out/time.0")" "$(cat "$out/received" 2>/dev/null || echo 0)" \
+    "$warmup" "$begin" >>"$out/$2.$3.$1" <<'PYTHON'
+import json, os, sys
 
 steps = [line for line in map(json.loads, open(sys.argv[1])) if line["event"] == "step"]
+# The line of a step is written when it ends.
 print(json.dumps({"peak_bytes": 1024 * int(sys.argv[2]), "received_bytes": int(sys.argv[3]) / len(steps),
-                  "seconds": [s["seconds"] for s in steps[5:]]}))
+                  "seconds": [s["seconds"] for s in steps[int(sys.argv[4]):]],
+                  "start_seconds": os.stat(sys.argv[1]).st_mtime - float(sys.argv[5])}))
 PYTHON
 }
 peer() {  # name model ranks [option]
-  local run=(as_ranks "$3") interface=lo
+  local run=(as_ranks "$3") interface=lo begin=$EPOCHREALTIME
   if [ "$3" = linked ]; then run=(on_hosts) interface=eth0; fi
   OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx512 MALLOC_MMAP_MAX_=0 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 \
-    GLOO_SOCKET_IFNAME=$interface "${run[@]}" timeout 300 /usr/bin/python3 bench/peers/ddp_step.py --model "$2" --steps "$steps" \
-    "${@:4}" >>"$out/$2.$3.$1"
+    GLOO_SOCKET_IFNAME=$interface "${run[@]}" timeout 300 /usr/bin/python3 bench/peers/ddp_step.py --model "$2" --steps "$counted" \
+    --warmup "$warmup" --begin "$begin" "${@:4}" >>"$out/$2.$3.$1"
 }
 
 head -c 1000000 /dev/urandom >"$out/text"
@@ -97,9 +103,10 @@ with open(sys.argv[1], "wb") as file:
     array.array("H", [random.randrange(50257) for _ in range(count)]).tofile(file)
 PYTHON
 
-for round in $(seq "$rounds"); do
+for ((round = 1; round <= rounds + starts; ++round)); do
+  if ((round > rounds)); then counted=0 warmup=1; fi
   for model in "${models[@]}"; do
-    echo "round $round of $rounds: $model" >&2
+    echo "round $round of $((rounds + starts)): $model" >&2
     if [ -n "$link" ]; then
       ours engine-alone "$model" linked null,priority_sched float32
       for plugins in $communicators; do ours "engine-$plugins" "$model" linked "$plugins" float32; done
@@ -134,7 +141,7 @@ result=bench/results/$(date +%F)${link:+-$link}-$(tr -cs 'A-Za-z0-9\n' - <<<"$pr
 mkdir -p bench/results
 {
   echo "Steps beside PyTorch, $(date +%F), commit $(git rev-parse --short HEAD): $processor (family $family, model $number), $(nproc) cores,"
-  echo "load $(cut -d ' ' -f 1-3 /proc/loadavg) at the end. ROUNDS=$rounds STEPS=$steps PRECISIONS=\"$precisions\""
+  echo "load $(cut -d ' ' -f 1-3 /proc/loadavg) at the end. ROUNDS=$rounds STEPS=$steps STARTS=$starts PRECISIONS=\"$precisions\""
   if [ -n "$link" ]; then
     echo
     echo "Two hosts (network namespaces) of $ranks_per_host ranks, a link of $link between them; all $((2 * ranks_per_host)) ranks share the $(nproc) cores, which is"
@@ -147,9 +154,9 @@ import json, pathlib, statistics, sys
 out, link = pathlib.Path(sys.argv[1]), sys.argv[2]
 units = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 goodput = float(link[:-4]) * units[link[-4:]] * 1448 / 1514 / 8 if link else 0  # bytes a second, as docs/benchmarking.md has it
-print("| model | ranks | contender | ms, median | p10 to p90 | of PyTorch's best | peak MiB |"
+print("| model | ranks | contender | ms, median | p10 to p90 | of PyTorch's best | peak MiB | start, s |"
       + (" efficiency | MB over the link | which take it, ms |" if link else ""))
-print("|---|---|---|---|---|---|---|" + ("---|---|---|" if link else ""))
+print("|---|---|---|---|---|---|---|---|" + ("---|---|---|" if link else ""))
 bounds = []
 for model in sys.argv[3:]:
     for ranks in ("1", "2", "linked"):
@@ -167,8 +174,9 @@ for model in sys.argv[3:]:
                        and not peer.endswith("-alone") and peer.endswith("-bf16") == name.endswith("-bf16"))
             at = lambda share: 1e3 * sorted(seconds)[int(share * (len(seconds) - 1))]
             peak = max(line["peak_bytes"] for line in facts[name])
+            starts = [line["start_seconds"] for line in facts[name] if not line["seconds"]]
             row = (f"| {model} | {ranks} | {name} | {1e3 * medians[name]:.1f} | {at(.1):.1f} to {at(.9):.1f} "
-                   f"| {medians[name] / best:.2f} | {peak / 2**20:.0f} |")
+                   f"| {medians[name] / best:.2f} | {peak / 2**20:.0f} | " + (f"{statistics.median(starts):.2f} |" if starts else "|"))
             if link:
                 alone = medians[name.split("-")[0] + "-alone"]
                 received = statistics.median(line["received_bytes"] for line in facts[name])

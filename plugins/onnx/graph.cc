@@ -70,7 +70,9 @@ Status Graph::AddNodes(const ModelFile& file) {
     for (const std::string& output : proto.output()) {
       if (output.empty()) continue;
       producers_[output] = nodes_.size() - 1;
-      known.insert(output);
+      if (known.insert(output).second) continue;
+      return node.Damaged("gives '%s', which is there already", output.c_str())
+          .WithContext("%s", file.path().c_str());
     }
   }
   for (const auto& output : file.graph().output()) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +17,7 @@ std::string NpyBytes(const std::string& type, const std::string& shape,
   header += '\n';
   std::string bytes = std::string("\x93NUMPY\1\0", 8) + static_cast<char>(header.size() & 0xff) +
                       static_cast<char>(header.size() >> 8) + header;
-  const size_t begin = bytes.size();
-  bytes.resize(begin + elements.size() * sizeof(T));
-  std::memcpy(bytes.data() + begin, elements.data(), elements.size() * sizeof(T));
+  bytes.append(reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(T));
   return bytes;
 }
 

@@ -199,6 +199,7 @@ struct Follower : Rig {
         Make(ChainModel(3, 2), std::move(chosen), std::make_unique<HubCommunicator>(hub, 1)),
         IsOk());
   }
+  ~Follower() { executor.reset(); }  // it borrows the store
   Status Step() { return executor->Step(ChainBatch(2, 3, 1, 1).Step(1)).status(); }
 };
 

@@ -371,6 +371,9 @@ TEST_F(OnnxTest, ACycleIsBadData) {
       .Node("Relu", "y", {"b"});
   EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData,
                                     AllOf(HasSubstr("node 'a' (Add)"), HasSubstr("reads 'b'"))));
+  file_.graph().mutable_node(0)->set_input(1, "x");
+  file_.graph().mutable_node(1)->set_output(0, "x");
+  EXPECT_THAT(Fails({3}), FailsWith(StatusCode::kBadData, HasSubstr("gives 'x', which is there")));
 }
 
 TEST_F(OnnxTest, AnOrderThatNamesADimensionTwiceIsRefused) {
