@@ -1,5 +1,6 @@
 #include "app/config/config.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "app/config/checks.h"

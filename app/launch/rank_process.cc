@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/exit_code.h"

@@ -1,6 +1,7 @@
 #include "bench/training/traced_steps.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "tools/trace/step_figures.h"
 
