@@ -107,6 +107,7 @@ class Executor {
   Status MakeTasks();
   Status MakeReplicas();
   Result<UpdateGate> CheckTraits() const;
+  bool KeepsSteps() const;
   Status MakeStep();
   SharedMemory* MemoryOfTransfers() const;
 

@@ -114,6 +114,7 @@ struct TaskGraphOptions {
   bool own_part = false;                // each rank updates its part of a bucket
   bool alone = false;                   // nothing travels
   bool accelerator = false;             // what compute tasks do is queued on a device
+  bool updates_together = false;        // they wait for all gradients of their step
   bool asynchronous = false;            // no transfer waits for other ranks: no statistics of them
   const WireLayout* wire = nullptr;     // null: gradients travel as they are
 };

@@ -78,7 +78,7 @@ class Tail {
       if (t_.options.hooks[h].scope == HookScope::kGlobal) AddObservation(h);
       for (Group& group : groups_) Step(group, t_.AddHook(h, HookWork::kApply, group.name));
     }
-    if (t_.options.gate == UpdateGate::kGlobal || t_.options.run.keeps_steps) {
+    if (t_.options.gate == UpdateGate::kGlobal || t_.options.updates_together) {
       AddJoin(t_.Add(TaskKind::kHook, "all gradients are there"));
     }
     for (Group& group : groups_) {
