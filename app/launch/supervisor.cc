@@ -242,7 +242,8 @@ void Supervisor::OnReady(int member) {
 // Those that are left have new numbers, in their old order.
 void Supervisor::WelcomeAgain() {
   const RunShape& shape = settings_.shape;
-  if (failed_ || ready_.size() + dropped_.size() < static_cast<size_t>(shape.members())) return;
+  if (failed_ || !regroup_deadline_) return;
+  if (ready_.size() + dropped_.size() < static_cast<size_t>(shape.members())) return;
   regroup_deadline_.reset();
   Message welcome = WelcomeTo(shape);
   if (!dropped_.empty()) welcome.value = fmt::format("{}", fmt::join(ready_, " "));
@@ -333,7 +334,7 @@ void Supervisor::Lose(int rank, const Loss& loss) {
   if (next.empty()) next = "the run goes on without it";
   Notice(base::MemberName(rank) + ": " + status.message() + "; " + next);
   if (!regroups_) return;
-  if (settings_.replaced_from_elsewhere) replaceable_.push_back(rank);
+  if (settings_.replaced_from_elsewhere && !dropped_.contains(rank)) replaceable_.push_back(rank);
   secondary_failures_.clear();
   ready_.erase(rank);
   if (!regroup_deadline_) {
