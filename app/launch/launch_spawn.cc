@@ -70,7 +70,9 @@ class SpawnedRun {
   void KillRest();
   bool Running() const;
   // Ranks that go on by themselves need rank 0.
-  bool Leaderless() const { return !supervisor_.regroups() && supervisor_.members().IsGone(0); }
+  bool Leaderless() const {
+    return !supervisor_.members().regroups() && supervisor_.members().IsGone(0);
+  }
   // When those that are there are killed: after a failure, and when all have said that they leave.
   base::TimePoint GraceEnd() const { return std::min(supervisor_.grace_end(), leave_end_); }
   std::optional<Supervisor::Loss> ExplainLoss(int member);
@@ -127,7 +129,7 @@ void SpawnedRun::BeMember(int member, kit::UniqueFd socket, pid_t parent) {
   if (getppid() != parent) _exit(ExitCode(StatusCode::kPeerLost));  // it died before the prctl
   RankInfo info = LocalInfo(shape_, member);
   // Where all begin again, none is later than the others.
-  info.incarnation = supervisor_.regroups() ? 0 : child(member).incarnation;
+  info.incarnation = supervisor_.members().regroups() ? 0 : child(member).incarnation;
   children_.clear();
   supervisor_.server().CloseAll();  // the sockets of the others are none of ours
   Status status;
@@ -203,7 +205,7 @@ std::string SpawnedRun::Replace(int rank) {
   const bool over = supervisor_.stop_signal() != 0 || Leaderless();
   if (restarts_ == 0 || over) return {};
   if (restarted_ == restarts_) {
-    if (supervisor_.regroups()) return {};
+    if (supervisor_.members().regroups()) return {};
     return "the run goes on without it, after all of its " + std::to_string(restarts_) +
            (restarts_ == 1 ? " restart" : " restarts");
   }
@@ -224,7 +226,7 @@ void SpawnedRun::HandleLost() {
       supervisor_.Expect(rank);
       continue;
     }
-    if (supervisor_.regroups()) {
+    if (supervisor_.members().regroups()) {
       supervisor_.Fail(rank, started);
     } else {
       supervisor_.Notice(std::string(started.message()) + "; the run goes on without it");

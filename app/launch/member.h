@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/base/store.h"
 #include "engine/host.h"
@@ -49,6 +50,7 @@ struct RunShape {
   int world_size = 1;
   int servers = 0;
   bool one_host = true;
+  std::vector<int> left = {};  // once ranks were lost for good: the others, by their numbers now
 
   int members() const { return world_size + servers; }
   bool Has(int member) const { return Index(member) >= 0; }

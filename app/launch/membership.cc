@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace engine::launch {
 
@@ -13,6 +14,31 @@ bool Membership::Has(Phase phase) const {
 bool Membership::RanksAreGone() const {
   return std::all_of(members_.begin(), members_.begin() + shape_.world_size,
                      [](const Member& member) { return member.phase >= Phase::kLeft; });
+}
+
+std::vector<int> Membership::BeginAgain() {
+  std::vector<int> left;
+  for (int rank = 0; rank < shape_.world_size; ++rank) {
+    if (std::exchange(members_[rank].ready, false)) left.push_back(rank);
+  }
+  return left.size() < members_.size() ? left : std::vector<int>();
+}
+
+std::vector<int> Membership::Missing() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < shape_.world_size; ++rank) {
+    const bool waited_for = members_[rank].phase != Phase::kDropped;
+    if (waited_for && !members_[rank].ready) missing.push_back(rank);
+  }
+  return missing;
+}
+
+bool Membership::Drop(int rank, int min_ranks) {
+  const auto dropped = [](const Member& one) { return one.phase == Phase::kDropped; };
+  const auto left = shape_.world_size - std::ranges::count_if(members_, dropped) - 1;
+  if (min_ranks == 0 || left < min_ranks) return false;
+  Set(rank, Phase::kDropped);
+  return true;
 }
 
 Membership::Silent Membership::LongestSilent() {

@@ -38,7 +38,8 @@ class Silence {
 
 class Membership {
  public:
-  enum class Phase { kAbsent, kJoined, kLeft, kLost };
+  // Dropped: lost, and nobody takes its place.
+  enum class Phase { kAbsent, kJoined, kLeft, kLost, kDropped };
 
   explicit Membership(const RunShape& shape) : shape_(shape), members_(shape.members()) {}
 
@@ -57,6 +58,17 @@ class Membership {
   // Those that are there.
   std::string Remaining() const { return List(Phase::kJoined); }
 
+  // Whether all ranks begin again after the loss of one (kRegroupKey).
+  void SetRegroups() { regroups_ = true; }
+  bool regroups() const { return regroups_; }
+  // After such a loss: who has ended its work. Until all that are left have, which begin again then:
+  // if some were dropped, with new numbers, in this order.
+  void SetReady(int member) { members_[shape_.Index(member)].ready = true; }
+  std::vector<int> BeginAgain();
+  std::vector<int> Missing() const;  // those that are neither ready nor dropped
+  // Drops it if at least `min_ranks`, which is not 0, are left without it.
+  bool Drop(int rank, int min_ranks);
+
   void Heard(int member) { members_[shape_.Index(member)].silence.Heard(); }
   struct Silent {
     int member = base::kNobody;
@@ -69,12 +81,14 @@ class Membership {
   struct Member {
     Phase phase = Phase::kAbsent;
     Silence silence;
+    bool ready = false;
   };
 
   bool Has(Phase phase) const;
   Phase phase(int member) const { return members_[shape_.Index(member)].phase; }
 
   const RunShape shape_;
+  bool regroups_ = false;
   std::vector<Member> members_;  // by RunShape::Index
 };
 

@@ -113,7 +113,7 @@ Status RankProcess::Told(const Status& end) const {
 
 // Once ranks were lost for good, the others have other numbers.
 RankInfo RankProcess::PlaceNow() const {
-  const std::vector<int> left = client_->left();
+  const std::vector<int> left = client_->shape().left;
   RankInfo info = info_;
   if (left.empty()) return info;
   info.rank = static_cast<int32_t>(std::ranges::find(left, info_.rank) - left.begin());
@@ -133,7 +133,7 @@ Status RankProcess::Work(const RankBody& body) {
                             .store = *client_,
                             .abort = abort_,
                             .stop_requested = stop_requested_,
-                            .allow_losses = [this] { client_->AllowLosses(); },
+                            .allow_losses = [this] { (void)client_->Set(kLossesAllowedKey, ""); },
                             .report = [this](const Status& why) { client_->Report(Told(why)); }};
   base::CallWatch watch(abort_, kTransferTimeoutMs, base::kCallLookMs, [&](const Status& overdue) {
     {

@@ -40,6 +40,14 @@ Status CheckSizes(std::string_view key, std::string_view value) {
                        key.size(), value.size(), kMaxKeyBytes, kMaxValueBytes);
 }
 
+Message HelloOf(const StoreClient::Identity& identity) {
+  return {.kind = MessageKind::kHello,
+          .id = kProtocolVersion,
+          .rank = identity.member,
+          .number = identity.world_size,
+          .key = identity.job.substr(0, kMaxKeyBytes)};
+}
+
 }  // namespace
 
 StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::AbortSignal& abort,
@@ -52,20 +60,12 @@ StoreClient::StoreClient(kit::UniqueFd socket, const Identity& identity, base::A
   if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // First of all, since the server takes nothing else from a pending connection. If it fails, so
   // does Join.
-  SayHello();
+  (void)Send(HelloOf(identity_));
   HearAborts();
   reader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "store");
     ReadLoop();
   });
-}
-
-void StoreClient::SayHello() {
-  (void)Send({.kind = MessageKind::kHello,
-              .id = kProtocolVersion,
-              .rank = identity_.member,
-              .number = identity_.world_size,
-              .key = identity_.job.substr(0, kMaxKeyBytes)});
 }
 
 void StoreClient::HearAborts() {
@@ -121,14 +121,14 @@ Status StoreClient::Rejoin(const Status& cause, base::TimePoint deadline) {
     abort_.Clear();
     HearAborts();
     if (const std::lock_guard lock(mutex_); is_over()) return cause;
-    SayHello();
+    (void)Send(HelloOf(identity_));
     Status joined = Join(deadline);
     if (!abort_.raised()) return joined;
   }
 }
 
 Status StoreClient::Set(std::string_view key, std::string_view value) {
-  return Request(MessageKind::kSet, key, value, reply_timeout_ms()).status();
+  return Request(MessageKind::kSet, key, value).status();
 }
 
 Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
@@ -137,7 +137,7 @@ Result<std::string> StoreClient::Get(std::string_view key, int64_t timeout_ms) {
 }
 
 Result<bool> StoreClient::Has(std::string_view key) {
-  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}, reply_timeout_ms()));
+  ENGINE_ASSIGN_OR_RETURN(Message reply, Request(MessageKind::kHas, key, {}));
   return reply.number != 0;
 }
 
@@ -148,8 +148,9 @@ Status StoreClient::Post(std::string_view text) {
 }
 
 Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std::string_view value,
-                                     int64_t timeout_ms) {
+                                     std::optional<int64_t> limit_ms) {
   ENGINE_RETURN_IF_ERROR(CheckSizes(key, value));
+  const int64_t timeout_ms = limit_ms.value_or(limit_ms_ + 2 * kPingMs);
   if (abort_.raised()) return abort_.reason();
   base::TimePoint deadline = base::DeadlineIn(timeout_ms);
   Message request{.kind = kind, .key = std::string(key), .value = std::string(value)};
@@ -344,9 +345,8 @@ bool StoreClient::Answer(Message& message) {
     if (!Plausible(shape) || !shape.Has(identity_.member)) return false;
     shape_ = shape;
     together_ = true;
-    left_.clear();
     std::istringstream left(message.value);
-    for (int member; left >> member;) left_.push_back(member);
+    for (int member; left >> member;) shape_->left.push_back(member);
     return true;
   }
   if (message.kind != MessageKind::kReply) return false;  // what only a member may send

@@ -60,8 +60,6 @@ class StoreClient final : public base::Store {
   bool started() const { return Locked(shape_).has_value(); }
   // Who is in the run, as its store says. After Join.
   RunShape shape() const { return *Locked(shape_); }
-  // Those that are left, in the order of their numbers now; empty: all. After Rejoin.
-  std::vector<int> left() const { return Locked(left_); }
 
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override;
@@ -72,8 +70,6 @@ class StoreClient final : public base::Store {
   }
 
   // These say nothing when they do not get through: a lost server ends the run anyway.
-  // From now on the run survives the loss of ranks but rank 0.
-  void AllowLosses() { (void)Set(kLossesAllowedKey, ""); }
   // The user asked this member to stop: the server tells all.
   void RequestStop(int signal);
   // Why this member fails. The server takes the first report for the cause.
@@ -95,15 +91,13 @@ class StoreClient final : public base::Store {
     const std::lock_guard lock(mutex_);
     return member;
   }
-  void SayHello();
   void HearAborts();
+  // Null: as long as it takes to hear of a server that is stopped, or of a network that is gone.
   Result<Message> Request(MessageKind kind, std::string_view key, std::string_view value,
-                          int64_t timeout_ms);
+                          std::optional<int64_t> limit_ms = {});
   Status Send(const Message& message);
   Status WriteOut();
   bool Wait();
-  // The server answers at once: this bounds one that is stopped, or a network that is gone.
-  int64_t reply_timeout_ms() const { return limit_ms_ + 2 * kPingMs; }
   Status Silent(const char* then) const;
   void ReadLoop();
   bool Dispatch(Message& message);  // false when the stream is over
@@ -136,7 +130,6 @@ class StoreClient final : public base::Store {
   std::condition_variable changed_;
   std::optional<RunShape> shape_;                       // guarded by mutex_; once all were there
   bool together_ = false;                               // guarded by mutex_: all are there
-  std::vector<int> left_;                               // guarded by mutex_
   Status refusal_;                                      // guarded by mutex_
   Status cause_;                                        // guarded by mutex_
   bool closed_ = false;                                 // guarded by mutex_: by the server

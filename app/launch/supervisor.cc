@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/stop_signals.h"
@@ -101,7 +102,24 @@ void Supervisor::Tick() {
   }
   if (failed_) return;
   for (const int rank : std::exchange(replaceable_, {})) Expect(rank);
-  if (regroup_deadline_ && base::Passed(*regroup_deadline_)) EndRegrouping();
+  // Until all that are left begin again, or nobody comes in the place of who is missing.
+  for (const int rank : regroup_deadline_ ? members_.Missing() : std::vector<int>()) {
+    if (!base::Passed(*regroup_deadline_)) break;
+    if (!members_.IsAbsent(rank) || !members_.Drop(rank, settings_.min_ranks)) {
+      return Fail(base::kNobody,
+                  Refuse(fmt::format("{} did not begin again within {} ms after the loss of a rank",
+                                     base::MemberName(rank), options.rendezvous_timeout_ms)));
+    }
+    Notice(base::MemberName(rank) + ": nobody took its place in time; the run goes on without it");
+  }
+  if (regroup_deadline_ && members_.Missing().empty()) {
+    regroup_deadline_.reset();
+    Message welcome = WelcomeTo(settings_.shape);
+    welcome.value = fmt::format("{}", fmt::join(members_.BeginAgain(), " "));
+    server_.Clear();
+    server_.Put(kRegroupedKey, "");
+    server_.Broadcast(welcome);
+  }
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
     Fail(base::kNobody, Refuse(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
@@ -118,7 +136,7 @@ void Supervisor::Tick() {
 void Supervisor::LoseSilent(int64_t least_ms, int reporter) {
   const auto [member, ms] = members_.LongestSilent();
   if (ms < least_ms || member == reporter) return;
-  const bool explains = reporter == base::kNobody || regroups_;
+  const bool explains = reporter == base::kNobody || members_.regroups();
   if (!explains && Survives(member)) return;  // a loss, but not why that one fails
   const Status status = Status::Error(
       StatusCode::kTimeout,
@@ -225,7 +243,7 @@ void Supervisor::OnJoined(int member) {
   if (settings_.options.liveness_timeout_ms > 0) server_.Send(member, Ping(settings_.options));
   if (stop_signal_ != 0) server_.Send(member, {.kind = MessageKind::kStop, .number = stop_signal_});
   if (failed_) return;
-  if (regroup_deadline_) return OnReady(member);
+  if (regroup_deadline_) return members_.SetReady(member);
   if (complete_)
     return server_.Send(member, WelcomeTo(settings_.shape));  // it takes the place of a lost one
   if (members_.SomebodyIsAbsent()) return;
@@ -234,52 +252,8 @@ void Supervisor::OnJoined(int member) {
   server_.Broadcast(WelcomeTo(settings_.shape));
 }
 
-void Supervisor::OnReady(int member) {
-  ready_.insert(member);
-  WelcomeAgain();
-}
-
-// Those that are left have new numbers, in their old order.
-void Supervisor::WelcomeAgain() {
-  const RunShape& shape = settings_.shape;
-  if (failed_ || !regroup_deadline_) return;
-  if (ready_.size() + dropped_.size() < static_cast<size_t>(shape.members())) return;
-  regroup_deadline_.reset();
-  Message welcome = WelcomeTo(shape);
-  if (!dropped_.empty()) welcome.value = fmt::format("{}", fmt::join(ready_, " "));
-  ready_.clear();
-  server_.Clear();
-  server_.Put(kRegroupedKey, "");
-  server_.Broadcast(welcome);
-}
-
-// Nobody came in time to replace those that are absent, or to begin again.
-void Supervisor::EndRegrouping() {
-  for (int rank = 0; rank < settings_.shape.world_size; ++rank) {
-    if (ready_.contains(rank) || dropped_.contains(rank)) continue;
-    const bool goes_on = members_.IsAbsent(rank) && Drop(rank);
-    if (!goes_on) {
-      return Fail(
-          base::kNobody,
-          Refuse(fmt::format("{} did not begin again within {} ms after the loss of a rank",
-                             base::MemberName(rank), settings_.options.rendezvous_timeout_ms)));
-    }
-    Notice(base::MemberName(rank) + ": nobody took its place in time; the run goes on without it");
-  }
-  WelcomeAgain();
-}
-
-// Whether enough are left without a rank that nobody replaces.
-bool Supervisor::Drop(int rank) {
-  const auto left = settings_.shape.world_size - std::ssize(dropped_) - 1;
-  if (settings_.min_ranks == 0 || left < settings_.min_ranks) return false;
-  dropped_.insert(rank);
-  members_.Set(rank, Phase::kLost);
-  return true;
-}
-
 void Supervisor::OnSet(int member, const std::string& key) {
-  if (key == kRegroupKey) regroups_ = true;
+  if (key == kRegroupKey) members_.SetRegroups();
   if (key == kProgressKey) progress_ = true;
   if (key == kLossesAllowedKey && !base::IsServer(member)) losses_allowed_ = true;
 }
@@ -289,11 +263,11 @@ void Supervisor::OnFail(int member, const Status& status) {
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
   if (members_.IsGone(member)) return;  // it has been heard already
-  const bool waited =
-      base::IsSecondary(status.code()) || (regroups_ && status.code() == StatusCode::kTimeout);
-  if (regroups_ && !waited) return Fail(member, status);
+  const bool waited = base::IsSecondary(status.code()) ||
+                      (members_.regroups() && status.code() == StatusCode::kTimeout);
+  if (members_.regroups() && !waited) return Fail(member, status);
   if (regroup_deadline_) return;  // it is known why
-  if (!regroups_) members_.Set(member, Phase::kLost);
+  if (!members_.regroups()) members_.Set(member, Phase::kLost);
   if (!waited) return Lose(member, {status, ExitCode(status.code())});
   secondary_failures_.push_back({member, status, base::DeadlineIn(kSecondaryFailureMs)});
 }
@@ -324,24 +298,20 @@ void Supervisor::Lose(int rank, const Loss& loss) {
   const Status& status = loss.status;
   std::string next;
   if (settings_.replace) next = settings_.replace(rank);
-  if (next.empty() && regroups_ && Drop(rank)) {
-    next =
-        fmt::format("the run goes on with {} ranks", settings_.shape.world_size - dropped_.size());
-  } else if (next.empty() && regroups_) {
+  const bool replaced = !next.empty();
+  if (!replaced && members_.regroups() && !members_.Drop(rank, settings_.min_ranks)) {
     failures_.AddLoss(rank, status, loss.exit_code);
     return End(status.WithRank(rank));
   }
   if (next.empty()) next = "the run goes on without it";
   Notice(base::MemberName(rank) + ": " + status.message() + "; " + next);
-  if (!regroups_) return;
-  if (settings_.replaced_from_elsewhere && !dropped_.contains(rank)) replaceable_.push_back(rank);
+  if (!members_.regroups()) return;
+  if (settings_.replaced_from_elsewhere && replaced) replaceable_.push_back(rank);
   secondary_failures_.clear();
-  ready_.erase(rank);
   if (!regroup_deadline_) {
     server_.Broadcast(EncodeStatus(MessageKind::kRegroup, status.WithRank(rank)));
   }
   regroup_deadline_ = base::DeadlineIn(settings_.options.rendezvous_timeout_ms);
-  WelcomeAgain();
 }
 
 // A rank that failed because of a server or of rank 0 is no loss of its own when that one is the
@@ -350,7 +320,7 @@ void Supervisor::ReportSecondaryFailures(bool all) {
   while (!secondary_failures_.empty() && (all || base::Passed(secondary_failures_.front().due))) {
     const SecondaryFailure failure = std::move(secondary_failures_.front());
     secondary_failures_.pop_front();
-    if (!regroups_) {
+    if (!members_.regroups()) {
       Lose(failure.rank, {failure.status});
       continue;
     }

@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -58,8 +57,6 @@ class Supervisor final : public StoreServer::Observer {
   void Expect(int rank);
   void Notice(const std::string& sentence) const;
 
-  // Whether all ranks begin again after the loss of one (kRegroupKey).
-  bool regroups() const { return regroups_; }
   bool failed() const { return failed_; }
   // When the members have had their time to leave after the failure; never without one.
   base::TimePoint grace_end() const { return grace_end_; }
@@ -70,7 +67,7 @@ class Supervisor final : public StoreServer::Observer {
 
   Status OnHello(const Message& hello, bool adopted) override;
   void OnJoined(int member) override;
-  void OnReady(int member) override;
+  void OnReady(int member) override { members_.SetReady(member); }
   void OnHeard(int member) override { members_.Heard(member); }
   void OnSet(int member, const std::string& key) override;
   void OnFail(int member, const Status& status) override;
@@ -92,16 +89,13 @@ class Supervisor final : public StoreServer::Observer {
 
   bool Survives(int member) const {
     const bool others_go_on = losses_allowed_ && member >= 1;
-    const bool all_begin_again = regroups_ && member >= 0 && !somebody_left_;
+    const bool all_begin_again = members_.regroups() && member >= 0 && !somebody_left_;
     return !failed_ && (others_go_on || all_begin_again);
   }
   void LoseSilent(int64_t least_ms, int reporter);
   void LeaveWithin(int64_t timeout_ms, const std::string& reason);
   void EndLate();
   void Lose(int rank, const Loss& loss);
-  bool Drop(int rank);
-  void WelcomeAgain();
-  void EndRegrouping();
   void ReportSecondaryFailures(bool all);
   void End(const Status& cause);
 
@@ -114,11 +108,8 @@ class Supervisor final : public StoreServer::Observer {
   bool complete_ = false;                                    // every member has joined
   base::TimePoint two_runs_until_ = base::TimePoint::max();  // a rank that comes twice shows them
   bool losses_allowed_ = false;
-  bool regroups_ = false;
   std::optional<base::TimePoint> regroup_deadline_;  // of ranks that begin again
-  std::set<int> ready_;                              // of them, who has ended its work
   std::vector<int> replaceable_;                     // lost, and Expect has not been called
-  std::set<int> dropped_;                            // lost, and nobody will take their places
   bool failed_ = false;
   base::TimePoint grace_end_ = base::TimePoint::max();
   bool ranks_gone_ = false;

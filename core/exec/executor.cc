@@ -27,6 +27,8 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       options_(options),
       on_accelerator_(Query<Accelerator>(*plugins.device) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)),
+      keeps_steps_(options.keeps_steps && !on_accelerator_ && !updates_->in_parts() &&
+                   updates_->served() == nullptr),
       submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {}
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
@@ -72,7 +74,7 @@ Result<UpdateGate> Executor::CheckTraits() const {
       check(IsKnown(optimizer.gate, UpdateGate::kGlobal), "optimizer", options_.optimizer_name));
   ENGINE_RETURN_IF_ERROR(CheckStates("optimizer", options_.optimizer_name, optimizer.state_names,
                                      optimizer.state_count));
-  UpdateGate gate = KeepsSteps() ? UpdateGate::kGlobal : optimizer.gate;
+  UpdateGate gate = keeps_steps_ ? UpdateGate::kGlobal : optimizer.gate;
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookTraits hook = plugins_.hooks[i]->traits();
     ENGINE_RETURN_IF_ERROR(
@@ -141,7 +143,7 @@ Status Executor::MakeTasks() {
                            .gate = updates_->optimizer().gate,
                            .alone = options_.rank.world_size == 1 && !options_.sends_alone,
                            .accelerator = on_accelerator_,
-                           .updates_together = KeepsSteps(),
+                           .updates_together = keeps_steps_,
                            .wire = wire_ == nullptr ? nullptr : &wire_->layout()};
   for (const auto& hook : plugins_.hooks) options.hooks.push_back(hook->traits());
   updates_->DescribeTasks(memory_->layout(), &options);
@@ -239,7 +241,7 @@ bool Executor::End() {
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
   buffers_differ_ = true;
-  if (KeepsSteps()) {
+  if (keeps_steps_) {
     const std::span<const float> buffers = memory_->buffers();
     buffers_before_[input.step % 2].assign(buffers.begin(), buffers.end());
   }
@@ -252,15 +254,10 @@ Result<StepResult> Executor::Step(const StepInput& input) {
   return result;
 }
 
-bool Executor::KeepsSteps() const {
-  return options_.keeps_steps && !on_accelerator_ && !updates_->in_parts() &&
-         updates_->served() == nullptr;
-}
-
 // Forward tasks of a step that is not whole may have changed buffers.
 Result<int64_t> Executor::Salvage() {
   if (salvaged_) return *salvaged_;
-  if (!KeepsSteps() || !runner_->End()) return -1;
+  if (!keeps_steps_ || !runner_->End()) return -1;
   ENGINE_ASSIGN_OR_RETURN(const StepLoop::Updated updated, runner_->FinishUpdates());
   if (updated.step < updated.begun) {
     std::ranges::copy(buffers_before_[(updated.step + 1) % 2], memory_->buffers().begin());

@@ -90,9 +90,8 @@ class Executor {
   const plugin::PluginSet& plugins() const { return plugins_; }
   const ExecutorOptions& options() const { return options_; }
   // Brings states of the optimizer, where they are on other ranks or at servers, together on rank 0,
-  // until they are dropped. Collective; after Flush.
+  // until updates().DropStates(). Collective; after Flush.
   Status CollectStates();
-  void DropCollectedStates() { updates_->DropStates(); }
 
   // What happened so far; after Flush.
   trace::SpanRecorder recorded() const { return runner_->recorded(); }
@@ -107,7 +106,6 @@ class Executor {
   Status MakeTasks();
   Status MakeReplicas();
   Result<UpdateGate> CheckTraits() const;
-  bool KeepsSteps() const;
   Status MakeStep();
   SharedMemory* MemoryOfTransfers() const;
 
@@ -116,6 +114,7 @@ class Executor {
   const ExecutorOptions options_;
   const bool on_accelerator_;
   std::unique_ptr<UpdateStrategy> updates_;
+  const bool keeps_steps_;  // here and with these updates
   WireChoice wire_choice_;
   std::unique_ptr<ModelMemory> memory_;
   Submitter submitter_;

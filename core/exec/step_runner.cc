@@ -155,7 +155,7 @@ Status StepRunner::Begin(uint64_t step) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
   const int64_t now = base::NowNs();
-  RecordStep(now);
+  Record(trace::SpanKind::kStep, trace::kNoTask, step_begin_ns_, now);
   now_step_ = step;
   step_begin_ns_ = now;
   waited_seconds_ = 0;
@@ -194,20 +194,16 @@ Status StepRunner::ReportReplay(uint32_t task) {
 
 Status StepRunner::EndStep() {
   const std::lock_guard lock(mutex_);
-  if (failure_.ok()) RecordStep(base::NowNs());
+  if (failure_.ok()) {
+    const int64_t begin = std::exchange(step_begin_ns_, 0);
+    Record(trace::SpanKind::kStep, trace::kNoTask, begin, base::NowNs());
+  }
   return failure_;
 }
 
 void StepRunner::EndFlush(int64_t begin_ns) {
   const std::lock_guard lock(mutex_);
   Record(trace::SpanKind::kFlush, trace::kNoTask, begin_ns, base::NowNs());
-}
-
-// From the begin of the step before to now.
-void StepRunner::RecordStep(int64_t now_ns) {
-  if (step_begin_ns_ == 0) return;
-  Record(trace::SpanKind::kStep, trace::kNoTask, step_begin_ns_, now_ns);
-  step_begin_ns_ = 0;
 }
 
 // What has become ready may let transfers start.
@@ -229,6 +225,7 @@ void StepRunner::EndWait(uint32_t task, int64_t now_ns) {
 }
 
 void StepRunner::Record(trace::SpanKind kind, uint32_t task, int64_t begin_ns, int64_t end_ns) {
+  if (begin_ns == 0) return;  // it has been recorded
   const uint64_t step = task == trace::kNoTask ? now_step_ : loop_.StepOf(parts_.tasks.tasks[task]);
   recorder_.Record(
       {.kind = kind, .task = task, .step = step, .begin_ns = begin_ns, .end_ns = end_ns});

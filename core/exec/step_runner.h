@@ -93,7 +93,6 @@ class StepRunner final : private StepLoop::Calls {
   Status Wait() override;
   Status Drive(Lock& lock, bool (StepLoop::*done)() const);
   void EndWait(uint32_t task, int64_t now_ns);
-  void RecordStep(int64_t now_ns);
   void Record(trace::SpanKind kind, uint32_t task, int64_t begin_ns, int64_t end_ns);
   void Pump(Lock& lock);
   void PumpAside(Lock& lock);

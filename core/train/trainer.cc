@@ -274,9 +274,9 @@ Status Trainer::Checkpoint(int64_t step, CheckpointKind kind) {
   if (!first && executor_->updates().asynchronous()) return {};
   ENGINE_RETURN_IF_ERROR(CheckRanks(step));
   ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
-  if (!first) executor_->DropCollectedStates();
+  if (!first) executor_->updates().DropStates();
   ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), kind));
-  executor_->DropCollectedStates();
+  executor_->updates().DropStates();
   return {};
 }
 

@@ -143,7 +143,7 @@ TEST(Supervisor, ALostRankIsReplacedAndAllBeginAgain) {
   EXPECT_FALSE(three.a.abort.raised());
   EXPECT_FALSE(*three.a.client.Has("of")) << "the store keeps what the lost ones have said";
   EXPECT_TRUE(*again.client.Has(kRegroupedKey));
-  EXPECT_TRUE(three.a.client.left().empty());
+  EXPECT_TRUE(three.a.client.shape().left.empty());
 }
 
 TEST(Supervisor, TheRestHasNewNumbersWhereNobodyComes) {
@@ -152,7 +152,7 @@ TEST(Supervisor, TheRestHasNewNumbersWhereNobodyComes) {
   auto other = std::async([&] { return three.Rejoin(three.b); });
   EXPECT_THAT(three.Rejoin(three.a), IsOk());
   EXPECT_THAT(other.get(), IsOk());
-  EXPECT_THAT(three.b.client.left(), testing::ElementsAre(0, 1));
+  EXPECT_THAT(three.b.client.shape().left, testing::ElementsAre(0, 1));
 }
 
 TEST(Supervisor, ALossThatNobodyReplacesEndsTheRun) {
