@@ -20,7 +20,7 @@ namespace {
 
 // Why the member of `hello` is none of this run, or "".
 std::string RefusalOf(const Supervisor::Settings& settings, const Message& hello, bool adopted) {
-  const auto& [ranks, servers, one_host] = settings.shape;
+  const auto& [ranks, servers, one_host, left] = settings.shape;
   const bool server = base::IsServer(hello.rank);
   const int index = ServerOfId(hello.rank);
   const std::string name = base::MemberName(hello.rank);
