@@ -25,7 +25,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def children(pid):
     """The processes below `pid` that have no children of their own, which are the ranks."""
-    below = [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        below = [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:  # it has just ended
+        return []
     return [leaf for child in below for leaf in (children(child) or [child])]
 
 
@@ -142,9 +145,12 @@ def main():
         for name in ("engine", "torchrun"):
             (folder := pathlib.Path(work) / name).mkdir()
             side = Side(name, model, folder)
-            times = sorted(side.kill() for _ in range(kills if name == "engine" else min(kills, 10)))
-            print(f"{name:9} {model}: kill to next step median {statistics.median(times):.2f} s, "
-                  f"{times[0]:.2f} to {times[-1]:.2f}, {len(times)} kills; {side.end()}")
+            try:
+                times = sorted(side.kill() for _ in range(kills if name == "engine" else min(kills, 10)))
+                print(f"{name:9} {model}: kill to next step median {statistics.median(times):.2f} s, "
+                      f"{times[0]:.2f} to {times[-1]:.2f}, {len(times)} kills; {side.end()}")
+            finally:
+                side.process.terminate()
 
 
 if __name__ == "__main__":
