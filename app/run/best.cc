@@ -16,9 +16,12 @@ train::Judgement Best::Judge(const train::EvaluationReport& report) {
   const double value = metric == "loss"                ? report.loss
                        : found == report.metrics.end() ? NAN
                                                        : found->value;
+  const bool once_more = last_ > 0 && report.step == last_;
+  last_ = report.step;
   const double gain = value_ ? (rises ? value - *value_ : *value_ - value) : 0;
-  const bool better = std::isfinite(value) && (!value_ || gain > options_.min_delta);
-  misses_ = better ? 0 : misses_ + 1;
+  const bool gains = std::isfinite(value) && (!value_ || gain > options_.min_delta);
+  const bool better = once_more ? step_ == last_ : gains;
+  if (!once_more) misses_ = better ? 0 : misses_ + 1;
   if (better) value_ = value;
   if (better) step_ = report.step;
   return {.keep = better, .end = options_.patience > 0 && misses_ >= options_.patience};
@@ -33,16 +36,19 @@ std::string Best::Describe() const {
 }
 
 std::string Best::Save() const {
-  return value_ ? fmt::format("{} {} {} {}", *value_, step_, misses_, options_.metric) : "";
+  return value_ ? fmt::format("{} {} {} {} {}", *value_, step_, misses_, last_, options_.metric)
+                : "";
 }
 
 bool Best::Load(const std::string& text) {
+  value_.reset();
+  step_ = misses_ = last_ = 0;
   if (text.empty()) return true;
   if (!text.ends_with(" " + options_.metric)) return false;
   double value = 0;
-  if (std::sscanf(text.c_str(), "%lf %" SCNd64 " %" SCNd64, &value, &step_, &misses_) == 3) {
-    value_ = value;
-  }
+  const int read = std::sscanf(text.c_str(), "%lf %" SCNd64 " %" SCNd64 " %" SCNd64, &value, &step_,
+                               &misses_, &last_);
+  if (read >= 3) value_ = value;
   return true;
 }
 

@@ -159,7 +159,7 @@ Result<train::RunRange> BeginRun(const std::string& resume, const config::Config
       rank, "before the first step",
       AnswersOfPlugins(config, data, executor) + checkpoint::DescribeRankStates(executor),
       StatusCode::kPlugin));
-  train::RunRange range;
+  train::RunRange range{.again = again};
   if (!resume.empty()) {
     ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now, best));
   }

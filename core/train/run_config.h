@@ -33,6 +33,7 @@ struct RunStart {
 struct RunRange {
   RunStart start;
   int64_t last_step = 0;
+  bool again = false;  // what is due after the step of `start` may not have been done
 };
 
 // How long a run is: exactly one of the three is set. Tokens are targets.

@@ -132,10 +132,13 @@ RunState Trainer::StateAt(int64_t step) const {
 
 Result<int64_t> Trainer::Run() {
   const TrainOptions& train = config_.train;
-  for (int64_t step = first_step_; step <= range_.last_step; ++step) {
-    ENGINE_ASSIGN_OR_RETURN(const bool stop, TrainStep(step));
+  bool stop = false;
+  for (int64_t step = first_step_ - (range_.again ? 1 : 0); step <= range_.last_step; ++step) {
+    if (step >= first_step_) {
+      ENGINE_ASSIGN_OR_RETURN(stop, TrainStep(step));
+    }
     if (step == range_.last_step) break;
-    const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+    const auto due = [&](int64_t every) { return every > 0 && step > 0 && step % every == 0; };
     if (due(train.evaluate_every) && !stop) ENGINE_RETURN_IF_ERROR(Evaluate(step));
     if (stop || ended_early_) {
       ENGINE_RETURN_IF_ERROR(Checkpoint(step, CheckpointKind::kLast));
@@ -239,19 +242,12 @@ Status Trainer::Evaluate(int64_t step) {
   return parts_.judge && report.targets > 0 ? Judge(report) : Status();
 }
 
-// The same on all ranks, because it is rank 0's.
+// The same on all ranks.
 Status Trainer::Judge(const EvaluationReport& report) {
-  float flags[2] = {};
-  if (rank_.info.rank == 0) {
-    const Judgement judgement = parts_.judge(report);
-    flags[0] = judgement.keep ? 1 : 0;
-    flags[1] = judgement.end ? 1 : 0;
-  }
+  const Judgement judgement = parts_.judge(report);
   // Of ranks that run asynchronously rank 0 is the only one here.
-  const bool alone = executor_->updates().asynchronous();
-  if (!alone) ENGINE_RETURN_IF_ERROR(executor_->AllReduce(flags).WithContext("judgement"));
-  ended_early_ = flags[1] > 0 && !alone;
-  return flags[0] > 0 ? Checkpoint(report.step, CheckpointKind::kBest) : Status();
+  ended_early_ = judgement.end && !executor_->updates().asynchronous();
+  return judgement.keep ? Checkpoint(report.step, CheckpointKind::kBest) : Status();
 }
 
 // Where all updates are done, and no next step tells it.

@@ -57,7 +57,7 @@ struct TrainerParts {
   std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,
                                          const BatchRequest& batches)>
       evaluate;
-  // What rank 0 thinks of an evaluation. Null, on all ranks alike: nothing.
+  // What follows from an evaluation: the same on all ranks, as they get the same report. Null: nothing.
   std::function<Judgement(const EvaluationReport& report)> judge;
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.

@@ -51,11 +51,16 @@ TEST(Best, ARunThatGoesOnKnowsIt) {
   EXPECT_EQ(Judged(second, {0.2}, 40), "e");
   EXPECT_THAT(second.Describe(),
               HasSubstr("loss was best, 0.1, after step 20, and no better in 3"));
-  EXPECT_TRUE(second.Load(""));
-  EXPECT_EQ(second.Save(), "0.1 20 3 loss");
+  EXPECT_EQ(second.Save(), "0.1 20 3 50 loss");
+  EXPECT_TRUE(first.Load(second.Save()));
+  EXPECT_EQ(Judged(first, {0.2}, 40), "e")
+      << "the same evaluation once more, after the loss of a rank";
+  EXPECT_EQ(first.Save(), second.Save());
   Best other({.metric = "accuracy"});
   EXPECT_FALSE(other.Load(second.Save())) << "which cannot be compared";
   EXPECT_EQ(other.Save(), "");
+  EXPECT_TRUE(second.Load(""));
+  EXPECT_EQ(second.Save(), "");
 }
 
 TEST(Best, AFigureThatIsNotThereIsNotBetter) {
