@@ -119,6 +119,10 @@ struct LaunchOutcome {
 // kSpawn it is started again while LaunchPlan::restarts lasts, with RankInfo::incarnation one
 // higher.
 //
+// Once kRegroupKey is set, the failure or loss of any rank that is not the fault of its own work makes
+// the others begin again (RankContext::regroup), with another in its place or, down to
+// LaunchPlan::min_ranks, without it. In kJoin rank 0, which serves the store, cannot be lost.
+//
 // Servers leave when all ranks have left. Those that have not done so server_leave_ms later fail
 // with kTimeout.
 //
