@@ -48,11 +48,11 @@ class ConvOp final : public CpuOp {
         }
         rounded_ = nullptr;
       }
-      conv_ = Convolution(geometry, oihw, threads());
+      conv_ = Convolution(geometry, oihw, threads(), x[0]);
     } catch (const std::bad_alloc&) {
       return Status::Error(StatusCode::kResourceExhausted, "%s: no memory for its plan", name());
     }
-    signature->workspace_bytes = static_cast<int64_t>(conv_.workspace_bytes(x[0]));
+    signature->workspace_bytes = static_cast<int64_t>(conv_.workspace_bytes());
     return {};
   }
   bool TakesBFloat16() const noexcept override { return rounded_ != nullptr; }

@@ -7,12 +7,16 @@
 
 namespace engine::cpu_ops {
 
-Convolution::Convolution(const ConvGeometry& geometry, bool oihw, int32_t threads)
-    : conv_(geometry), oihw_(oihw), threads_(threads) {
+Convolution::Convolution(const ConvGeometry& geometry, bool oihw, int32_t threads, int64_t samples)
+    : conv_(geometry), oihw_(oihw), threads_(threads), samples_(samples) {
   using enum ConvPass::Direction;
   if (is_depthwise()) {
     depthwise_forward_ = DepthwisePass(kForward, geometry);
     depthwise_backward_ = DepthwisePass(kBackward, geometry);
+    return;
+  }
+  if (Winograd::Pays(geometry, samples)) {
+    winograd_.emplace(geometry, samples);
     return;
   }
   forward_ = ConvPass(kForward, geometry);
@@ -20,12 +24,13 @@ Convolution::Convolution(const ConvGeometry& geometry, bool oihw, int32_t thread
   weights_ = ConvWeightPass(geometry);
 }
 
-size_t Convolution::workspace_bytes(int64_t samples) const noexcept {
+size_t Convolution::workspace_bytes() const noexcept {
   const size_t copy = static_cast<size_t>(copy_floats()) * sizeof(float);
   if (is_depthwise()) return copy;
+  if (winograd_) return copy + winograd_->workspace_bytes();
   const size_t pass =
-      std::max(forward_.workspace_bytes(samples), backward_.workspace_bytes(samples));
-  return copy + std::max(pass * static_cast<size_t>(threads_), weights_.workspace_bytes(samples));
+      std::max(forward_.workspace_bytes(samples_), backward_.workspace_bytes(samples_));
+  return copy + std::max(pass * static_cast<size_t>(threads_), weights_.workspace_bytes(samples_));
 }
 
 // A copy lies before the workspace of the pass.
@@ -39,6 +44,8 @@ void Convolution::Run(ConvPass::Direction direction, ConvPass::Call call) const 
   const bool forward = direction == ConvPass::Direction::kForward;
   if (is_depthwise()) {
     (forward ? depthwise_forward_ : depthwise_backward_).Run(call, threads_);
+  } else if (winograd_) {
+    winograd_->Run(direction, call);
   } else {
     (forward ? forward_ : backward_).Run(call, threads_);
   }
@@ -54,6 +61,8 @@ void Convolution::AddWeights(ConvWeightPass::Call call) const noexcept {
   }
   if (is_depthwise()) {
     AddDepthwiseWeights(conv_, call, threads_);
+  } else if (winograd_) {
+    winograd_->AddWeights(call);
   } else {
     weights_.Run(call, threads_);
   }

@@ -4,19 +4,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "conv_pass.h"
 #include "depthwise.h"
+#include "winograd.h"
 
 namespace engine::cpu_ops {
 
 class Convolution {
  public:
   Convolution() = default;
-  Convolution(const ConvGeometry& geometry, bool oihw, int32_t threads);
+  // For calls with at most so many samples.
+  Convolution(const ConvGeometry& geometry, bool oihw, int32_t threads, int64_t samples);
 
-  // Of calls with at most so many samples.
-  size_t workspace_bytes(int64_t samples) const noexcept;
+  size_t workspace_bytes() const noexcept;
   // y from x, or dx from dy.
   void Run(ConvPass::Direction direction, ConvPass::Call call) const noexcept;
   void AddWeights(ConvWeightPass::Call call) const noexcept;
@@ -31,8 +33,10 @@ class Convolution {
   ConvGeometry conv_;
   bool oihw_ = false;
   int32_t threads_ = 1;
+  int64_t samples_ = 0;
   ConvPass forward_, backward_;
   ConvWeightPass weights_;
+  std::optional<Winograd> winograd_;
   DepthwisePass depthwise_forward_, depthwise_backward_;
 };
 

@@ -88,6 +88,17 @@ TEST_P(ConvPaths, LargePlanes) {
   Check("kernel=3,stride=2,padding=1", Shape{4, 60, 61, 3}, 40, threads);
 }
 
+// Channels in whole registers, and positions enough: by Winograd's transforms, also of tiles that reach
+// beyond the plane, in blocks of which the last is smaller.
+TEST_P(ConvPaths, TilesOfFourByFour) {
+  for (const std::string op : {"conv2d", "conv_transpose2d"}) {
+    for (const char* padding : {"0", "1", "2", "1,2,0,1"}) {
+      Check("kernel=3,stride=1,padding=" + std::string(padding), Shape{6, 9, 10, 16}, 48, {1}, op);
+    }
+  }
+  Check("kernel=3,stride=1,padding=1", Shape{5, 18, 12, 48}, 32, {1, 3});
+}
+
 INSTANTIATE_TEST_SUITE_P(, ConvPaths, ::testing::ValuesIn(PluginPaths({"cpu_ops"})),
                          kNameOfLibrary);
 
