@@ -108,8 +108,9 @@ std::function<float(uint64_t key, uint64_t i)> InitialOf(const ParameterSpec& wa
       return [](uint64_t, uint64_t) { return 1.0f; };
     case Initializer::kNormal:  // Box-Muller
       return [scale](uint64_t key, uint64_t i) {
-        return static_cast<float>(scale * std::sqrt(-2 * std::log(Uniform(key, 2 * i))) *
-                                  std::cos(2 * std::numbers::pi * Uniform(key, 2 * i + 1)));
+        const auto squared = static_cast<float>(Uniform(key, 2 * i));
+        const auto angle = static_cast<float>(2 * std::numbers::pi * Uniform(key, 2 * i + 1));
+        return static_cast<float>(scale) * std::sqrt(-2 * std::log(squared)) * std::cos(angle);
       };
     case Initializer::kUniform:
       return [scale](uint64_t key, uint64_t i) {
