@@ -51,43 +51,47 @@ struct ScoreTile {
 };
 
 // scores -> scale * score + mask
+template <typename V>
 CPU_OPS_INLINE void AddMask(const ScoreTile& tile, int64_t row, float* scores) noexcept {
   const float* const mask = tile.mask + (tile.first + row) * tile.mask_row;
   const int64_t keys = tile.keys();
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    const int64_t lanes = LanesAt(j, keys);
-    const Float16 added = tile.mask_column == 0 ? Float16{} + *mask : Load(mask + j, lanes);
-    Store(scores + j, tile.gradient_scale * Load(scores + j) + added);
+  for (int64_t j = 0; j < keys; j += kWidth<V>) {
+    const int64_t lanes = LanesAt<V>(j, keys);
+    const V added = tile.mask_column == 0 ? V{} + *mask : LoadAs<V>(mask + j, lanes);
+    StoreAs(scores + j, tile.gradient_scale * LoadAs<V>(scores + j) + added);
   }
 }
 
 // Keys that a row does not see get a score of -infinity, of which the exponential is 0; so the
 // loops over rows run over whole vectors.
+template <typename V>
 CPU_OPS_INLINE void Mask(const ScoreTile& tile, int64_t row, float* scores) noexcept {
-  if (tile.mask != nullptr) AddMask(tile, row, scores);
-  constexpr Float16 kIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  if (tile.mask != nullptr) AddMask<V>(tile, row, scores);
+  constexpr float kIndex[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const V index = LoadAs<V>(kIndex);
   const int64_t visible = tile.visible(row);
-  for (int64_t j = visible / kLanes * kLanes; j < tile.columns; j += kLanes) {
+  for (int64_t j = visible / kWidth<V> * kWidth<V>; j < tile.columns; j += kWidth<V>) {
     const auto seen = static_cast<float>(visible - j);
-    const Float16 hidden = Float16{} - std::numeric_limits<float>::infinity();
-    Store(scores + j, kIndex < seen ? Load(scores + j) : hidden);
+    const V hidden = V{} - std::numeric_limits<float>::infinity();
+    StoreAs(scores + j, index < seen ? LoadAs<V>(scores + j) : hidden);
   }
 }
 
 // scores -> exp(scale * (score - largest)); inverse_sums[row] = 1 / their sum.
-CPU_OPS_KERNEL void ExponentiateRows(const ScoreTile& tile, float* scores, float* inverse_sums,
+template <typename V>
+CPU_OPS_INLINE void ExponentiateRows(const ScoreTile& tile, float* scores, float* inverse_sums,
                                      float* log_sums) {
   for (int64_t row = 0; row < tile.rows; ++row, scores += tile.stride) {
-    Mask(tile, row, scores);
-    Float16 largest_lanes = Load(scores);
-    for (int64_t j = kLanes; j < tile.columns; j += kLanes) {
-      largest_lanes = Larger(largest_lanes, Load(scores + j));
+    Mask<V>(tile, row, scores);
+    V largest_lanes = LoadAs<V>(scores);
+    for (int64_t j = kWidth<V>; j < tile.columns; j += kWidth<V>) {
+      largest_lanes = Larger(largest_lanes, LoadAs<V>(scores + j));
     }
     const float largest = Largest(largest_lanes);
-    Float16 sums = {};
-    for (int64_t j = 0; j < tile.columns; j += kLanes) {
-      const Float16 exponentials = Exp(tile.scale * (Load(scores + j) - largest));
-      Store(scores + j, exponentials);
+    V sums = {};
+    for (int64_t j = 0; j < tile.columns; j += kWidth<V>) {
+      const V exponentials = Exp(tile.scale * (LoadAs<V>(scores + j) - largest));
+      StoreAs(scores + j, exponentials);
       sums += exponentials;
     }
     const float sum = Sum(sums);
@@ -106,20 +110,21 @@ CPU_OPS_KERNEL void ScaleRows(int64_t rows, int64_t width, const float* factors,
 
 // scores -> probabilities p, and dp (gradients of p) -> gradients of the scores:
 //   ds = scale * p * (dp - sum(p * dp)).
-CPU_OPS_KERNEL void SoftmaxGradientRows(const ScoreTile& tile, const float* log_sums, float* scores,
+template <typename V>
+CPU_OPS_INLINE void SoftmaxGradientRows(const ScoreTile& tile, const float* log_sums, float* scores,
                                         float* dp) {
   for (int64_t row = 0; row < tile.rows; ++row, scores += tile.stride, dp += tile.stride) {
-    Mask(tile, row, scores);
+    Mask<V>(tile, row, scores);
     const float log_sum = log_sums[tile.first + row];
-    Float16 dots = {};
-    for (int64_t j = 0; j < tile.columns; j += kLanes) {
-      const Float16 p = Exp(tile.scale * Load(scores + j) - log_sum);
-      Store(scores + j, p);
-      dots += p * Load(dp + j);
+    V dots = {};
+    for (int64_t j = 0; j < tile.columns; j += kWidth<V>) {
+      const V p = Exp(tile.scale * LoadAs<V>(scores + j) - log_sum);
+      StoreAs(scores + j, p);
+      dots += p * LoadAs<V>(dp + j);
     }
     const float dot = Sum(dots);
-    for (int64_t j = 0; j < tile.columns; j += kLanes) {
-      Store(dp + j, tile.gradient_scale * Load(scores + j) * (Load(dp + j) - dot));
+    for (int64_t j = 0; j < tile.columns; j += kWidth<V>) {
+      StoreAs(dp + j, tile.gradient_scale * LoadAs<V>(scores + j) * (LoadAs<V>(dp + j) - dot));
     }
   }
 }
@@ -161,10 +166,11 @@ CPU_OPS_KERNEL RowMatrix PairRows(RowMatrix source, int64_t rows, int64_t width,
 }
 
 // Rows of floats become pairs of columns, in the memory that they begin in.
-CPU_OPS_KERNEL void PairColumns(float* data, int64_t stride, int64_t rows, int64_t width) {
+template <typename V>
+CPU_OPS_INLINE void PairColumns(float* data, int64_t stride, int64_t rows, int64_t width) {
   for (int64_t row = 0; row < rows; ++row, data += stride) {
     auto* const to = reinterpret_cast<BFloat16*>(data);
-    for (int64_t j = 0; j < width; j += kLanes) Store(to + j, Load(data + j));
+    for (int64_t j = 0; j < width; j += kWidth<V>) StoreAs(to + j, LoadAs<V>(data + j));
   }
 }
 
@@ -219,8 +225,8 @@ void AttentionForward(const AttentionHead& head, RowTarget y, float* log_sums,
     float inverse_sums[kTileRows];
     Multiply(head, tile.rows, tile.columns, head.size, Strided(Row(head.q, query)),
              {k_transposed, stride}, {scores, stride}, false);
-    ExponentiateRows(tile, scores, inverse_sums, log_sums);
-    if (head.pairs) PairColumns(scores, stride, tile.rows, tile.columns);
+    CPU_OPS_RUN(ExponentiateRows, tile, scores, inverse_sums, log_sums);
+    if (head.pairs) CPU_OPS_RUN(PairColumns, scores, stride, tile.rows, tile.columns);
     Multiply(head, tile.rows, head.value_size, tile.keys(), {scores, stride, 1}, v, Row(y, query),
              false);
     ScaleRows(tile.rows, head.value_size, inverse_sums, Row(y, query));
@@ -273,11 +279,11 @@ void AttentionBackward(const AttentionHead& head, RowMatrix dy, const float* log
                {memory.k_transposed, stride}, {tile_p, stride}, false);
       Multiply(head, tile.rows, tile.columns, head.value_size, Strided(Row(dy, query)),
                {memory.v_transposed, stride}, {tile_ds, stride}, false);
-      SoftmaxGradientRows(tile, log_sums, tile_p, tile_ds);
+      CPU_OPS_RUN(SoftmaxGradientRows, tile, log_sums, tile_p, tile_ds);
       if (head.pairs) {
         const int64_t at = row / 2 * stride;
-        PairColumns(tile_p, stride, tile.rows, tile.columns);
-        PairColumns(tile_ds, stride, tile.rows, tile.columns);
+        CPU_OPS_RUN(PairColumns, tile_p, stride, tile.rows, tile.columns);
+        CPU_OPS_RUN(PairColumns, tile_ds, stride, tile.rows, tile.columns);
         PairRows({tile_p, stride}, tile.rows, tile.columns, {memory.p + at, stride});
         PairRows({tile_ds, stride}, tile.rows, tile.columns, {memory.ds + at, stride});
       }

@@ -15,30 +15,33 @@ struct Terms {
 };
 
 // One target, for `lanes` channels from `source` on.
-CPU_OPS_INLINE Float16 SumOf(const PlaneMap& map, const Terms& rows, const Terms& columns,
-                             const float* source, int64_t lanes) noexcept {
-  Float16 total = {};
+template <typename V>
+CPU_OPS_INLINE V SumOf(const PlaneMap& map, const Terms& rows, const Terms& columns,
+                       const float* source, int64_t lanes) noexcept {
+  V total = {};
   for (const AxisMap::Term* row = rows.begin; row != rows.end; ++row) {
     const float* from = source + row->source * map.width * map.channels;
     for (const AxisMap::Term* column = columns.begin; column != columns.end; ++column) {
-      total += Load(from + column->source * map.channels, lanes) * (row->weight * column->weight);
+      total +=
+          LoadAs<V>(from + column->source * map.channels, lanes) * (row->weight * column->weight);
     }
   }
   return total;
 }
 
 // Rows [begin, end) of the target, which are counted over all samples.
-CPU_OPS_KERNEL void MapRows(const PlaneMap& map, int64_t begin, int64_t end) {
+template <typename V>
+CPU_OPS_INLINE void MapRows(const PlaneMap& map, int64_t begin, int64_t end) {
   const int64_t height = map.rows.targets(), width = map.columns.targets();
   for (int64_t at = begin; at < end; ++at) {
     const float* plane = map.source + at / height * map.height * map.width * map.channels;
     const Terms rows(map.rows, at % height);
     for (int64_t x = 0; x < width; ++x) {
       const Terms columns(map.columns, x);
-      ForLanes(map.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
-        const Float16 total = SumOf(map, rows, columns, plane + c, lanes);
+      ForLanes<V>(map.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
+        const V total = SumOf<V>(map, rows, columns, plane + c, lanes);
         float* target = map.target + (at * width + x) * map.channels + c;
-        Store(target, map.sum ? total + Load(target, lanes) : total, lanes);
+        StoreAs(target, map.sum ? total + LoadAs<V>(target, lanes) : total, lanes);
       });
     }
   }
@@ -66,7 +69,7 @@ void MapPlanes(const PlaneMap& map) noexcept {
   if (rows == 0) return;
   const int64_t elements = (map.height * map.width / map.rows.targets() + map.columns.targets());
   ForRows(rows, elements * map.channels,
-          [&](int64_t begin, int64_t end) { MapRows(map, begin, end); });
+          [&](int64_t begin, int64_t end) { CPU_OPS_RUN(MapRows, map, begin, end); });
 }
 
 }  // namespace engine::cpu_ops

@@ -26,11 +26,11 @@ CPU_OPS_INLINE void ForGroups(int64_t begin, int64_t end, const Body& body) noex
 
 // Adds to first and second, of each channel, the sums over rows [begin, end) of the two terms that
 // term(columns, channel, index of the element) gives as a pair.
-template <typename Term>
+template <typename V, typename Term>
 CPU_OPS_INLINE void AddTerms(int64_t channels, int64_t begin, int64_t end, float* first,
                              float* second, const Term& term) noexcept {
   ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
-    ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
+    ForColumns<V>(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
       T sums = {}, others = {};
       for (int64_t r = 0; r < count; ++r) term(c, (row + r) * channels + c, &sums, &others);
       StoreAs(first + c, LoadAs<T>(first + c) + sums);
@@ -93,35 +93,37 @@ CPU_OPS_KERNEL void AddColumns(const T* y, int64_t rows, int64_t width, float* s
 // large as all of those: then what the block loses is below the squares that its distance from them
 // adds to the total. For the first block, k is its own mean.
 template <typename Element>
-CPU_OPS_KERNEL void Moments(const Element* x, int64_t channels, int64_t begin, int64_t end,
-                            const ChannelSums& sums) {
-  float* shift = sums.scratch;
-  float* linear = shift + channels;
-  float* square = linear + channels;
-  Zero(sums, channels);
-  if (begin == end) return;
-  RoughMean(x, channels, begin, std::min(begin + kRowGroup, end), shift);
-  for (int64_t row = begin; row < end;) {
-    const int64_t seen = row - begin;
-    const int64_t rows = std::min(std::clamp(seen, kRowGroup, kBlock), end - row);
-    Zero(linear, 2 * channels);
-    AddTerms(channels, row, row + rows, linear, square,
-             [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
-               const T difference = LoadAs<T>(x + i) - LoadAs<T>(shift + c);
-               *first += difference;
-               *second += difference * difference;
-             });
-    const auto n = static_cast<double>(rows), before = static_cast<double>(seen);
+void Moments(const Element* x, int64_t channels, int64_t begin, int64_t end,
+             const ChannelSums& sums) {
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    float* shift = sums.scratch;
+    float* linear = shift + channels;
+    float* square = linear + channels;
+    Zero(sums, channels);
+    if (begin == end) return;
+    RoughMean(x, channels, begin, std::min(begin + kRowGroup, end), shift);
+    for (int64_t row = begin; row < end;) {
+      const int64_t seen = row - begin;
+      const int64_t rows = std::min(std::clamp(seen, kRowGroup, kBlock), end - row);
+      Zero(linear, 2 * channels);
+      AddTerms<V>(channels, row, row + rows, linear, square,
+                  [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
+                    const T difference = LoadAs<T>(x + i) - LoadAs<T>(shift + c);
+                    *first += difference;
+                    *second += difference * difference;
+                  });
+      const auto n = static_cast<double>(rows), before = static_cast<double>(seen);
 #pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) {
-      const double offset = static_cast<double>(linear[c]) / n;
-      const double spread = static_cast<double>(square[c]) - offset * offset * n;
-      Merge(&sums.first[c], &sums.second[c], before, static_cast<double>(shift[c]) + offset,
-            spread < 0.0 ? 0.0 : spread, n);  // NaN stays
-      shift[c] = static_cast<float>(sums.first[c]);
+      for (int64_t c = 0; c < channels; ++c) {
+        const double offset = static_cast<double>(linear[c]) / n;
+        const double spread = static_cast<double>(square[c]) - offset * offset * n;
+        Merge(&sums.first[c], &sums.second[c], before, static_cast<double>(shift[c]) + offset,
+              spread < 0.0 ? 0.0 : spread, n);  // NaN stays
+        shift[c] = static_cast<float>(sums.first[c]);
+      }
+      row += rows;
     }
-    row += rows;
-  }
+  });
 }
 
 void MergeMoments(double* mean, double* squares, double count, double other_mean,
@@ -130,64 +132,68 @@ void MergeMoments(double* mean, double* squares, double count, double other_mean
 }
 
 template <typename Element>
-CPU_OPS_KERNEL void GradientSums(const Element* x, const Element* dy, const float* high,
-                                 int64_t channels, int64_t begin, int64_t end,
-                                 const ChannelSums& sums) {
-  float* linear = sums.scratch;
-  float* product = linear + channels;
-  Zero(sums, channels);
-  for (int64_t row = begin; row < end; row += kBlock) {
-    Zero(linear, 2 * channels);
-    AddTerms(channels, row, std::min(row + kBlock, end), linear, product,
-             [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
-               const T gradient = LoadAs<T>(dy + i);
-               *first += gradient;
-               *second += gradient * (LoadAs<T>(x + i) - LoadAs<T>(high + c));
-             });
+void GradientSums(const Element* x, const Element* dy, const float* high, int64_t channels,
+                  int64_t begin, int64_t end, const ChannelSums& sums) {
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    float* linear = sums.scratch;
+    float* product = linear + channels;
+    Zero(sums, channels);
+    for (int64_t row = begin; row < end; row += kBlock) {
+      Zero(linear, 2 * channels);
+      AddTerms<V>(channels, row, std::min(row + kBlock, end), linear, product,
+                  [&]<typename T>(int64_t c, int64_t i, T* first, T* second) CPU_OPS_INLINE_LAMBDA {
+                    const T gradient = LoadAs<T>(dy + i);
+                    *first += gradient;
+                    *second += gradient * (LoadAs<T>(x + i) - LoadAs<T>(high + c));
+                  });
 #pragma omp simd
-    for (int64_t c = 0; c < channels; ++c) {
-      sums.first[c] += static_cast<double>(linear[c]);
-      sums.second[c] += static_cast<double>(product[c]);
+      for (int64_t c = 0; c < channels; ++c) {
+        sums.first[c] += static_cast<double>(linear[c]);
+        sums.second[c] += static_cast<double>(product[c]);
+      }
     }
-  }
+  });
 }
 
 template <typename Element>
-CPU_OPS_KERNEL void Normalize(const Normalization<Element>& rows, int64_t begin, int64_t end) {
-  const int64_t channels = rows.channels;
-  const Element* x = rows.x;
-  Element* y = rows.y;
-  ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
-    ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
-      const T high = LoadAs<T>(rows.high + c), scale = LoadAs<T>(rows.scale + c);
-      const T shift = LoadAs<T>(rows.shift + c);
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t i = (row + r) * channels + c;
-        StoreAs(y + i, (LoadAs<T>(x + i) - high) * scale + shift);
-      }
+void Normalize(const Normalization<Element>& rows, int64_t begin, int64_t end) {
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    const int64_t channels = rows.channels;
+    const Element* x = rows.x;
+    Element* y = rows.y;
+    ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
+      ForColumns<V>(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
+        const T high = LoadAs<T>(rows.high + c), scale = LoadAs<T>(rows.scale + c);
+        const T shift = LoadAs<T>(rows.shift + c);
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t i = (row + r) * channels + c;
+          StoreAs(y + i, (LoadAs<T>(x + i) - high) * scale + shift);
+        }
+      });
     });
   });
 }
 
 template <typename Element>
-CPU_OPS_KERNEL void NormalizeBackward(const NormalizationGradient<Element>& rows, int64_t begin,
-                                      int64_t end) {
-  const int64_t channels = rows.channels;
-  const Element* x = rows.x;
-  const Element* dy = rows.dy;
-  Element* dx = rows.dx;
-  ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
-    ForColumns(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
-      const T high = LoadAs<T>(rows.high + c), offset = LoadAs<T>(rows.offset + c);
-      const T slope = LoadAs<T>(rows.slope + c), scale = LoadAs<T>(rows.scale + c);
-      const T weight = rows.weight != nullptr ? LoadAs<T>(rows.weight + c) : T{} + 1.0f;
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t i = (row + r) * channels + c;
-        const T difference = LoadAs<T>(x + i) - high;
-        T gradient = ((LoadAs<T>(dy + i) * weight - offset) - difference * slope) * scale;
-        if (rows.sum) gradient += LoadAs<T>(dx + i);
-        StoreAs(dx + i, gradient);
-      }
+void NormalizeBackward(const NormalizationGradient<Element>& rows, int64_t begin, int64_t end) {
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    const int64_t channels = rows.channels;
+    const Element* x = rows.x;
+    const Element* dy = rows.dy;
+    Element* dx = rows.dx;
+    ForGroups(begin, end, [&](int64_t row, auto count) CPU_OPS_INLINE_LAMBDA {
+      ForColumns<V>(channels, [&]<typename T>(T, int64_t c) CPU_OPS_INLINE_LAMBDA {
+        const T high = LoadAs<T>(rows.high + c), offset = LoadAs<T>(rows.offset + c);
+        const T slope = LoadAs<T>(rows.slope + c), scale = LoadAs<T>(rows.scale + c);
+        const T weight = rows.weight != nullptr ? LoadAs<T>(rows.weight + c) : T{} + 1.0f;
+        for (int64_t r = 0; r < count; ++r) {
+          const int64_t i = (row + r) * channels + c;
+          const T difference = LoadAs<T>(x + i) - high;
+          T gradient = ((LoadAs<T>(dy + i) * weight - offset) - difference * slope) * scale;
+          if (rows.sum) gradient += LoadAs<T>(dx + i);
+          StoreAs(dx + i, gradient);
+        }
+      });
     });
   });
 }

@@ -1,5 +1,9 @@
 #include "conv_kernel.h"
 
+#include <algorithm>
+#include <span>
+#include <utility>
+
 #include "simd.h"
 
 namespace engine::cpu_ops {
@@ -8,7 +12,7 @@ namespace {
 // A tile of kRows x kColumns vectors.
 template <typename V, int kRows, int kColumns>
 struct Tile {
-  static constexpr int64_t kLanes = sizeof(V) / sizeof(float);
+  static constexpr int64_t kLanes = kWidth<V>;
 
   V at[kRows][kColumns];
 
@@ -44,8 +48,8 @@ struct TileTarget {
 // The rows of a tile are reached from a third as many pointers, each with the offsets 0, 1 and 2
 // strides: one pointer a row would not fit into the registers.
 template <typename V, int kRows, int kColumns>
-CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
-                              TileTarget target) noexcept {
+CPU_OPS_INLINE void ComputeTile(const PanelProduct& product, const float* source,
+                                TileTarget target) noexcept {
   constexpr int kPointers = (kRows + 2) / 3;
   const int64_t stride = product.tiled.source_step;
   Tile<V, kRows, kColumns> tile;
@@ -82,8 +86,8 @@ CPU_OPS_INLINE void PanelTile(const PanelProduct& product, const float* source,
 }
 
 template <typename V, int kRows, int kColumns>
-CPU_OPS_INLINE void OuterTile(const OuterProduct& product, const float* first,
-                              TileTarget result) noexcept {
+CPU_OPS_INLINE void ComputeTile(const OuterProduct& product, const float* first,
+                                TileTarget result) noexcept {
   Tile<V, kRows, kColumns> tile;
   tile.Fill(nullptr);
   const PositionLoop& outer = product.loops[0];
@@ -110,77 +114,76 @@ CPU_OPS_INLINE void OuterTile(const OuterProduct& product, const float* first,
   tile.Write(result.data, result.stride, result.sum);
 }
 
-// A function of its own for every height and width of a tile: in one large function the compiler
-// would not keep the tiles in registers.
-#define CPU_OPS_TILE(V, rows, columns)                                                             \
-  CPU_OPS_KERNEL void Panel##rows##x##columns##V(const PanelProduct& product, const float* source, \
-                                                 TileTarget target) {                              \
-    PanelTile<V, rows, columns>(product, source, target);                                          \
-  }                                                                                                \
-  CPU_OPS_KERNEL void Outer##rows##x##columns##V(const OuterProduct& product, const float* source, \
-                                                 TileTarget target) {                              \
-    OuterTile<V, rows, columns>(product, source, target);                                          \
-  }
-#define CPU_OPS_TILES(rows)      \
-  CPU_OPS_TILE(Float8, rows, 1)  \
-  CPU_OPS_TILE(Float16, rows, 1) \
-  CPU_OPS_TILE(Float16, rows, 2)
-CPU_OPS_TILES(1)
-CPU_OPS_TILES(2)
-CPU_OPS_TILES(3)
-CPU_OPS_TILES(4)
-CPU_OPS_TILES(5)
-CPU_OPS_TILES(6)
-CPU_OPS_TILES(7)
-CPU_OPS_TILES(8)
-CPU_OPS_TILES(9)
-CPU_OPS_TILES(10)
-CPU_OPS_TILES(11)
-CPU_OPS_TILES(12)
-CPU_OPS_TILES(13)
-CPU_OPS_TILES(14)
-#undef CPU_OPS_TILES
-#undef CPU_OPS_TILE
-
 template <typename Product>
 using TileKernel = void (*)(const Product& product, const float* source, TileTarget target);
 
-// By width (half a register, one or two) and height of the tile less one.
-#define CPU_OPS_HEIGHTS(name, width)                                                          \
-  {                                                                                           \
-    name##1x##width, name##2x##width, name##3x##width, name##4x##width, name##5x##width,      \
-        name##6x##width, name##7x##width, name##8x##width, name##9x##width, name##10x##width, \
-        name##11x##width, name##12x##width, name##13x##width, name##14x##width                \
-  }
-const TileKernel<PanelProduct> kPanelKernels[3][kMaxTileRows] = {CPU_OPS_HEIGHTS(Panel, 1Float8),
-                                                                 CPU_OPS_HEIGHTS(Panel, 1Float16),
-                                                                 CPU_OPS_HEIGHTS(Panel, 2Float16)};
-const TileKernel<OuterProduct> kOuterKernels[3][kMaxTileRows] = {CPU_OPS_HEIGHTS(Outer, 1Float8),
-                                                                 CPU_OPS_HEIGHTS(Outer, 1Float16),
-                                                                 CPU_OPS_HEIGHTS(Outer, 2Float16)};
-#undef CPU_OPS_HEIGHTS
+// A function of its own for every height and width of a tile: in one large function the compiler
+// would not keep the tiles in registers.
+template <Registers kRegisters, typename V, int kRows, int kColumns, typename Product>
+void RunKernel(const Product& product, const float* source, TileTarget target) {
+  CompiledFor<kRegisters>([&](auto) CPU_OPS_INLINE_LAMBDA {
+    ComputeTile<V, kRows, kColumns>(product, source, target);
+  });
+}
 
-// Which width holds so many columns.
-int64_t WidthFor(int64_t columns) noexcept {
-  return columns <= kLanes / 2 ? 0 : columns <= kLanes ? 1 : 2;
+// Tiles of one width, and of each height up to `rows`.
+template <typename Product>
+struct TileShape {
+  int64_t columns, rows;
+  TileKernel<Product> kernels[kMaxTileRows];  // by height less one
+};
+
+template <typename Product, Registers kRegisters, typename V, int kColumns, int... kRows>
+constexpr TileShape<Product> ShapeOf(std::integer_sequence<int, kRows...>) {
+  return {kColumns * kWidth<V>,
+          sizeof...(kRows),
+          {RunKernel<kRegisters, V, kRows + 1, kColumns, Product>...}};
+}
+
+// Of this processor, from narrow to wide. AVX-512 has 32 registers, the others 16, which have to hold a
+// tile, a row of what is read for its columns and an element of what is read for its rows.
+template <typename Product>
+std::span<const TileShape<Product>> Shapes() noexcept {
+  using enum Registers;
+  static constexpr std::make_integer_sequence<int, 14> kHigh;
+  static constexpr std::make_integer_sequence<int, 6> kLow;
+  static constexpr TileShape<Product> kOfAvx512[] = {ShapeOf<Product, kAvx512, Float8, 1>(kHigh),
+                                                     ShapeOf<Product, kAvx512, Float16, 1>(kHigh),
+                                                     ShapeOf<Product, kAvx512, Float16, 2>(kHigh)};
+  static constexpr TileShape<Product> kOfAvx2[] = {ShapeOf<Product, kAvx2, Float8, 1>(kHigh),
+                                                   ShapeOf<Product, kAvx2, Float8, 2>(kLow)};
+  static constexpr TileShape<Product> kOfAny[] = {ShapeOf<Product, kAny, Float4, 2>(kLow)};
+  if (kProcessor == kAvx512) return kOfAvx512;
+  if (kProcessor == kAvx2) return kOfAvx2;
+  return kOfAny;
 }
 
 // Runs the kernel for a tile of `rows` x `columns`. One that does not fill its registers goes by
 // way of a buffer, so that nothing is written beside it.
 template <typename Product>
-void RunTile(const TileKernel<Product> (&kernels)[kMaxTileRows], const Product& product,
-             const float* source, int64_t rows, int64_t columns, TileTarget target) noexcept {
-  if (columns == PaddedColumns(columns)) {
-    kernels[rows - 1](product, source, target);
-    return;
-  }
+void RunTile(const TileShape<Product>& shape, const Product& product, const float* source,
+             int64_t rows, int64_t columns, TileTarget target) noexcept {
+  const TileKernel<Product> kernel = shape.kernels[rows - 1];
+  if (columns == shape.columns) return kernel(product, source, target);
   alignas(64) float buffer[kMaxTileRows * kPanelColumns];
-  kernels[rows - 1](product, source, {buffer, kPanelColumns, false});
+  kernel(product, source, {buffer, kPanelColumns, false});
   for (int64_t i = 0; i < rows; ++i) {
     float* row = target.data + i * target.stride;
     for (int64_t j = 0; j < columns; ++j) {
       row[j] = buffer[i * kPanelColumns + j] + (target.sum ? row[j] : 0.0f);
     }
+  }
+}
+
+// body(shape, first, columns) for the parts of so many columns that a tile can have.
+template <typename Product, typename Body>
+void ForParts(int64_t columns, const Body& body) noexcept {
+  const std::span<const TileShape<Product>> shapes = Shapes<Product>();
+  for (int64_t first = 0; first < columns;) {
+    const int64_t part = std::min(columns - first, shapes.back().columns);
+    const auto fits = [&](const TileShape<Product>& shape) { return part <= shape.columns; };
+    body(*std::find_if(shapes.begin(), shapes.end(), fits), first, part);
+    first += part;
   }
 }
 
@@ -198,28 +201,41 @@ void ForTiles(int64_t count, int64_t most, const Body& body) noexcept {
 
 }  // namespace
 
-void MultiplyPanel(const PanelProduct& product) noexcept {
-  const auto& kernels = kPanelKernels[WidthFor(product.columns)];
-  for (int64_t a = 0; a < product.outer.count; ++a) {
-    for (int64_t b = 0; b < product.middle.count; ++b) {
-      const float* source =
-          product.source + a * product.outer.source_step + b * product.middle.source_step;
-      float* target =
-          product.target + a * product.outer.target_step + b * product.middle.target_step;
-      ForTiles(product.tiled.count, product.tile_rows, [&](int64_t first, int64_t rows) {
-        RunTile(
-            kernels, product, source + first * product.tiled.source_step, rows, product.columns,
-            {target + first * product.tiled.target_step, product.tiled.target_step, product.sum});
-      });
-    }
-  }
+int64_t MaxTileRows() noexcept {
+  return Shapes<PanelProduct>().back().rows;
 }
 
-void AddOuterProducts(const OuterProduct& product) noexcept {
-  const auto& kernels = kOuterKernels[WidthFor(product.columns)];
-  ForTiles(product.channels, kMaxTileRows, [&](int64_t channel, int64_t rows) {
-    RunTile(kernels, product, product.source + channel, rows, product.columns,
-            {product.result + channel * product.result_stride, product.result_stride, product.sum});
+void MultiplyPanel(const PanelProduct& whole) noexcept {
+  ForParts<PanelProduct>(whole.columns, [&](const auto& shape, int64_t first, int64_t columns) {
+    PanelProduct product = whole;
+    product.panel += first;
+    if (product.bias != nullptr) product.bias += first;
+    const int64_t most = std::min(product.tile_rows, shape.rows);
+    for (int64_t a = 0; a < product.outer.count; ++a) {
+      for (int64_t b = 0; b < product.middle.count; ++b) {
+        const float* source =
+            product.source + a * product.outer.source_step + b * product.middle.source_step;
+        float* target =
+            product.target + first + a * product.outer.target_step + b * product.middle.target_step;
+        ForTiles(product.tiled.count, most, [&](int64_t row, int64_t rows) {
+          RunTile(
+              shape, product, source + row * product.tiled.source_step, rows, columns,
+              {target + row * product.tiled.target_step, product.tiled.target_step, product.sum});
+        });
+      }
+    }
+  });
+}
+
+void AddOuterProducts(const OuterProduct& whole) noexcept {
+  ForParts<OuterProduct>(whole.columns, [&](const auto& shape, int64_t first, int64_t columns) {
+    OuterProduct product = whole;
+    product.target += first;
+    ForTiles(product.channels, shape.rows, [&](int64_t channel, int64_t rows) {
+      RunTile(shape, product, product.source + channel, rows, columns,
+              {product.result + channel * product.result_stride + first, product.result_stride,
+               product.sum});
+    });
   });
 }
 

@@ -13,8 +13,10 @@ constexpr int64_t kPanelColumns = 32;
 constexpr int64_t PaddedColumns(int64_t columns) noexcept {
   return columns <= 8 ? 8 : (columns + 15) / 16 * 16;
 }
-// Rows of a tile in registers: with two columns of registers these are 28 of the 32.
+// Rows of a tile in registers, at most: with two columns of registers these are 28 of AVX-512's 32.
 constexpr int64_t kMaxTileRows = 14;
+// Of tiles of this processor's full width.
+int64_t MaxTileRows() noexcept;
 
 // One level of a loop over positions: what a step adds to the two pointers, in elements.
 struct PositionLoop {

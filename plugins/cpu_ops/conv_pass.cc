@@ -200,9 +200,9 @@ PanelProduct ConvPass::ProductOf(const Call& call, const Panel& panel, const Axi
       .columns = panel.columns,
       .sum = call.sum,
   };
-  double cost = TileCost(columns.count, kMaxTileRows);
-  if (TileCost(rows.count, kMaxTileRows) < cost) {
-    cost = TileCost(rows.count, kMaxTileRows);
+  double cost = TileCost(columns.count, MaxTileRows());
+  if (TileCost(rows.count, MaxTileRows()) < cost) {
+    cost = TileCost(rows.count, MaxTileRows());
     product.middle = columns;
     product.tiled = rows;
   }

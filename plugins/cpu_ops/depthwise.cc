@@ -29,65 +29,57 @@ struct Row {
 
 // kCount targets from `first` on. Where targets are as far apart as their sources through one tap
 // and the next, kTaps columns of taps share what they read; else kTaps is 0.
-template <int kCount, int kTaps>
+template <typename V, int kCount, int kTaps>
 CPU_OPS_INLINE void Targets(const Row& row, int64_t first) noexcept {
-  ForLanes(row.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
-    Float16 sums[kCount];
-    const Float16 start = row.bias != nullptr ? Load(row.bias + c, lanes) : Float16{};
+  ForLanes<V>(row.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
+    V sums[kCount];
+    const V start = row.bias != nullptr ? LoadAs<V>(row.bias + c, lanes) : V{};
 #pragma GCC unroll 4
     for (int k = 0; k < kCount; ++k) sums[k] = start;
     for (int64_t i = 0; i < row.row_taps; ++i) {
       const float* source = row.source + first * row.source_step + i * row.source_row + c;
       const int64_t* taps = row.taps + i * row.tap_pitch;
-      Float16 weights[kTaps + 1];
+      V weights[kTaps + 1];
 #pragma GCC unroll 5
-      for (int j = 0; j < kTaps; ++j) weights[j] = Load(row.weight + taps[j] + c, lanes);
+      for (int j = 0; j < kTaps; ++j) weights[j] = LoadAs<V>(row.weight + taps[j] + c, lanes);
 #pragma GCC unroll 8
       for (int m = 0; kTaps > 0 && m < kCount + kTaps - 1; ++m, source += row.source_tap) {
-        const Float16 x = Load(source, lanes);
+        const V x = LoadAs<V>(source, lanes);
 #pragma GCC unroll 5
         for (int j = 0; j < kTaps; ++j) {
           if (j <= m && m - j < kCount) sums[m - j] += weights[j] * x;
         }
       }
       for (int64_t j = 0; kTaps == 0 && j < row.column_taps; ++j, source += row.source_tap) {
-        const Float16 weight = Load(row.weight + taps[j] + c, lanes);
+        const V weight = LoadAs<V>(row.weight + taps[j] + c, lanes);
 #pragma GCC unroll 4
         for (int k = 0; k < kCount; ++k) {
-          sums[k] += weight * Load(source + k * row.source_step, lanes);
+          sums[k] += weight * LoadAs<V>(source + k * row.source_step, lanes);
         }
       }
     }
 #pragma GCC unroll 4
     for (int k = 0; k < kCount; ++k) {
       float* target = row.target + (first + k) * row.target_step + c;
-      Store(target, row.sum ? sums[k] + Load(target, lanes) : sums[k], lanes);
+      StoreAs(target, row.sum ? sums[k] + LoadAs<V>(target, lanes) : sums[k], lanes);
     }
   });
 }
 
-template <int kTaps>
+template <typename V, int kTaps>
 CPU_OPS_INLINE void AllTargets(const Row& row) noexcept {
   int64_t i = 0;
-  for (; i + kTile <= row.count; i += kTile) Targets<kTile, kTaps>(row, i);
-  for (; i < row.count; ++i) Targets<1, 0>(row, i);
-}
-
-CPU_OPS_KERNEL void RunRow3(const Row& row) {
-  AllTargets<3>(row);
-}
-CPU_OPS_KERNEL void RunRow5(const Row& row) {
-  AllTargets<5>(row);
-}
-CPU_OPS_KERNEL void RunAnyRow(const Row& row) {
-  AllTargets<0>(row);
+  for (; i + kTile <= row.count; i += kTile) Targets<V, kTile, kTaps>(row, i);
+  for (; i < row.count; ++i) Targets<V, 1, 0>(row, i);
 }
 
 void RunRow(const Row& row) noexcept {
   const bool shares = row.source_step == row.source_tap;
-  if (shares && row.column_taps == 3) return RunRow3(row);
-  if (shares && row.column_taps == 5) return RunRow5(row);
-  RunAnyRow(row);
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    if (shares && row.column_taps == 3) return AllTargets<V, 3>(row);
+    if (shares && row.column_taps == 5) return AllTargets<V, 5>(row);
+    AllTargets<V, 0>(row);
+  });
 }
 
 // Pairs of x and dy, for channels [0, count), that meet through some taps of a row.
@@ -101,39 +93,35 @@ struct Pairs {
 
 // Adds the products of the pairs of kTaps taps. Two positions at a time, as sums wait for each
 // other.
-template <int kTaps>
-CPU_OPS_INLINE void AddTaps(const Pairs& pairs) noexcept {
-  ForLanes(pairs.count, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
-    Float16 even[kTaps] = {}, odd[kTaps] = {};
+template <typename V, int kTaps>
+CPU_OPS_INLINE void AddTapsOf(const Pairs& pairs) noexcept {
+  ForLanes<V>(pairs.count, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
+    V even[kTaps] = {}, odd[kTaps] = {};
     const float *x = pairs.x + c, *dy = pairs.dy + c;
     int64_t i = 0;
     for (; i + 2 <= pairs.positions; i += 2) {
-      const Float16 first = Load(dy, lanes), second = Load(dy + pairs.dy_step, lanes);
+      const V first = LoadAs<V>(dy, lanes), second = LoadAs<V>(dy + pairs.dy_step, lanes);
 #pragma GCC unroll 5
       for (int j = 0; j < kTaps; ++j) {
-        even[j] += Load(x + j * pairs.x_tap, lanes) * first;
-        odd[j] += Load(x + pairs.x_step + j * pairs.x_tap, lanes) * second;
+        even[j] += LoadAs<V>(x + j * pairs.x_tap, lanes) * first;
+        odd[j] += LoadAs<V>(x + pairs.x_step + j * pairs.x_tap, lanes) * second;
       }
       x += 2 * pairs.x_step;
       dy += 2 * pairs.dy_step;
     }
 #pragma GCC unroll 5
     for (int j = 0; j < kTaps; ++j) {
-      if (i < pairs.positions) even[j] += Load(x + j * pairs.x_tap, lanes) * Load(dy, lanes);
+      if (i < pairs.positions)
+        even[j] += LoadAs<V>(x + j * pairs.x_tap, lanes) * LoadAs<V>(dy, lanes);
       float* sum = pairs.sums + j * pairs.pitch + c;
-      Store(sum, Load(sum, lanes) + (even[j] + odd[j]), lanes);
+      StoreAs(sum, LoadAs<V>(sum, lanes) + (even[j] + odd[j]), lanes);
     }
   });
 }
 
-CPU_OPS_KERNEL void AddOneTap(const Pairs& pairs) {
-  AddTaps<1>(pairs);
-}
-CPU_OPS_KERNEL void AddThreeTaps(const Pairs& pairs) {
-  AddTaps<3>(pairs);
-}
-CPU_OPS_KERNEL void AddFiveTaps(const Pairs& pairs) {
-  AddTaps<5>(pairs);
+template <int kTaps>
+void AddTaps(const Pairs& pairs) noexcept {
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA { AddTapsOf<V, kTaps>(pairs); });
 }
 
 // Some of the weights: of the taps of some rows, for channels [begin, end).
@@ -171,11 +159,11 @@ void AddRow(const ConvGeometry& conv, const ConvWeightPass::Call& call, const We
   const bool together = kernel == 3 || kernel == 5;
   const int64_t begin = together ? columns_of(0).begin : output.width;
   const int64_t end = together ? std::max(columns_of(kernel - 1).end, begin) : output.width;
-  add(0, begin, end, kernel == 3 ? AddThreeTaps : AddFiveTaps);
+  add(0, begin, end, kernel == 3 ? AddTaps<3> : AddTaps<5>);
   for (int64_t tap = 0; tap < kernel; ++tap) {
     const Window::Range columns = columns_of(tap);
-    add(tap, columns.begin, std::min(columns.end, begin), AddOneTap);
-    add(tap, std::max(columns.begin, end), columns.end, AddOneTap);
+    add(tap, columns.begin, std::min(columns.end, begin), AddTaps<1>);
+    add(tap, std::max(columns.begin, end), columns.end, AddTaps<1>);
   }
 }
 

@@ -30,29 +30,30 @@ struct ForwardRows {
 
 // Two passes for the statistics, as the difference of two large sums would cancel; the row is in
 // the first-level cache by then.
-template <typename T>
+template <typename V, typename T>
 CPU_OPS_INLINE RowStatistics StatisticsOf(const T* x, int64_t width, float epsilon,
                                           bool around_0) noexcept {
-  Float16 sums = {};
-  for (int64_t i = 0; !around_0 && i < width; i += kLanes) sums += Load(x + i, LanesAt(i, width));
+  V sums = {};
+  for (int64_t i = 0; !around_0 && i < width; i += kWidth<V>)
+    sums += LoadAs<V>(x + i, LanesAt<V>(i, width));
   const float mean = Sum(sums) / static_cast<float>(width);
-  Float16 squares = {};
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const Float16 difference = Load(x + i, LanesAt(i, width), mean) - mean;
+  V squares = {};
+  for (int64_t i = 0; i < width; i += kWidth<V>) {
+    const V difference = LoadAs<V>(x + i, LanesAt<V>(i, width), mean) - mean;
     squares += difference * difference;
   }
   return {mean, 1.0f / std::sqrt(Sum(squares) / static_cast<float>(width) + epsilon)};
 }
 
-template <typename T>
-CPU_OPS_KERNEL void Normalize(const ForwardRows<T>& rows, int64_t begin, int64_t end) {
+template <typename V, typename T>
+CPU_OPS_INLINE void Normalize(const ForwardRows<T>& rows, int64_t begin, int64_t end) {
   const int64_t width = rows.width;
   const float* weight = rows.weight;
   const float* bias = rows.bias;
   for (int64_t row = begin; row < end; ++row) {
     const T* x = rows.x + row * width;
     T* y = rows.y + row * width;
-    const RowStatistics statistics = StatisticsOf(x, width, rows.epsilon, bias == nullptr);
+    const RowStatistics statistics = StatisticsOf<V>(x, width, rows.epsilon, bias == nullptr);
     const float mean = statistics.mean, scale = statistics.inverse_deviation;
     if (bias == nullptr) {
 #pragma omp simd
@@ -79,34 +80,34 @@ struct BackwardRows {
 
 // dx of one row: with g = dy * weight and n = (x - mean) * scale,
 //   dx = scale * (g - mean(g) - n * mean(g * n)),  around 0 without mean(g).
-template <typename T>
+template <typename V, typename T>
 CPU_OPS_INLINE void InputGradient(const BackwardRows<T>& rows, const T* x, const T* dy,
                                   RowStatistics row, T* dx) noexcept {
   const int64_t width = rows.width;
   const float row_mean = row.mean, scale = row.inverse_deviation;
-  Float16 sums = {}, dots = {};
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const int64_t lanes = LanesAt(i, width);
-    const Float16 g = Load(dy + i, lanes) * Load(rows.weight + i, lanes);
+  V sums = {}, dots = {};
+  for (int64_t i = 0; i < width; i += kWidth<V>) {
+    const int64_t lanes = LanesAt<V>(i, width);
+    const V g = LoadAs<V>(dy + i, lanes) * LoadAs<V>(rows.weight + i, lanes);
     sums += g;
-    dots += g * (Load(x + i, lanes) - row_mean);
+    dots += g * (LoadAs<V>(x + i, lanes) - row_mean);
   }
   const float mean = rows.around_0 ? 0.0f : Sum(sums) / static_cast<float>(width);
   const float slope = Sum(dots) * scale / static_cast<float>(width);
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const int64_t lanes = LanesAt(i, width);
-    const Float16 g = Load(dy + i, lanes) * Load(rows.weight + i, lanes);
-    const Float16 n = (Load(x + i, lanes) - row_mean) * scale;
-    Float16 gradient = scale * (g - mean - n * slope);
-    if (rows.sum) gradient += Load(dx + i, lanes);
-    Store(dx + i, gradient, lanes);
+  for (int64_t i = 0; i < width; i += kWidth<V>) {
+    const int64_t lanes = LanesAt<V>(i, width);
+    const V g = LoadAs<V>(dy + i, lanes) * LoadAs<V>(rows.weight + i, lanes);
+    const V n = (LoadAs<V>(x + i, lanes) - row_mean) * scale;
+    V gradient = scale * (g - mean - n * slope);
+    if (rows.sum) gradient += LoadAs<V>(dx + i, lanes);
+    StoreAs(dx + i, gradient, lanes);
   }
 }
 
 // Rows [begin, end): dx, and onto `dweight` and `dbias` (width each; null when not wanted) their
 // sums over these rows.
-template <typename T>
-CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows<T>& rows, int64_t begin, int64_t end,
+template <typename V, typename T>
+CPU_OPS_INLINE void NormalizeBackward(const BackwardRows<T>& rows, int64_t begin, int64_t end,
                                       float* dweight, float* dbias) {
   const int64_t width = rows.width;
   for (int64_t row = begin; row < end; ++row) {
@@ -121,7 +122,7 @@ CPU_OPS_KERNEL void NormalizeBackward(const BackwardRows<T>& rows, int64_t begin
         dbias[i] += gradient;
       }
     }
-    if (rows.dx != nullptr) InputGradient(rows, x, dy, statistics, rows.dx + row * width);
+    if (rows.dx != nullptr) InputGradient<V>(rows, x, dy, statistics, rows.dx + row * width);
   }
 }
 
@@ -165,7 +166,7 @@ class NormOp final : public CpuOp {
                                  .width = shape[-1],
                                  .epsilon = epsilon_};
     ForRows(shape.Count(0, -1), shape[-1],
-            [&](int64_t begin, int64_t end) { Normalize(rows, begin, end); });
+            [&](int64_t begin, int64_t end) { CPU_OPS_RUN(Normalize, rows, begin, end); });
   }
 
   template <typename T>
@@ -190,8 +191,8 @@ class NormOp final : public CpuOp {
         partial = Partial(call.workspace, rows.width, part);
         std::memset(partial, 0, static_cast<size_t>(PartialBytes(rows.width)));
       }
-      NormalizeBackward(rows, begin, end, partial,
-                        parameters ? partial + PaddedWidth(rows.width) : nullptr);
+      CPU_OPS_RUN(NormalizeBackward, rows, begin, end, partial,
+                  parameters ? partial + PaddedWidth(rows.width) : nullptr);
     });
     AddPartials(call, kWeight, parts, 0);
     AddPartials(call, kBias, parts, PaddedWidth(rows.width));

@@ -10,10 +10,17 @@
 
 #include "kit/float16.h"
 
-// Compiles a function once for AVX-512, once for AVX2 with FMA and once for any x86-64; the loader
-// picks. Not under sanitizers: the pick happens before their runtime is ready. An OpenMP parallel
-// region inside such a function would not be compiled along, so kernels are serial and work on
-// ranges (parallel.h).
+// A function whose loops the compiler turns into vectors, and which names none itself: compiled once
+// for AVX-512, once for AVX2 with FMA and once for any x86-64; the loader picks. Not under sanitizers:
+// the pick happens before their runtime is ready. An OpenMP parallel region inside a kernel would not
+// be compiled along, so kernels are serial and work on ranges (parallel.h).
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define CPU_OPS_TARGET(arch) __attribute__((target("arch=" arch)))
+#define CPU_OPS_HAS(arch) __builtin_cpu_supports(arch)
+#else
+#define CPU_OPS_TARGET(arch)
+#define CPU_OPS_HAS(arch) false
+#endif
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CPU_OPS_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -28,15 +35,58 @@
 
 namespace engine::cpu_ops {
 
-// Sixteen floats, or four or eight: vectors of the compiler, which splits those that are wider than
-// the machine's. They work like a float; a comparison selects by element with ?:. Loops without a
-// reduction need none of this (omp simd vectorises them), but a reduction over a short row does:
-// the compiler folds the lanes of its own one by one.
+// Vectors of the compiler. They work like a float; a comparison selects by element with ?:. Those that
+// are wider than the registers that a function is compiled for lie in memory, so kernels take theirs, V,
+// from ForProcessor. Loops without a reduction need none of this (omp simd vectorises them), but a
+// reduction over a short row does: the compiler folds the lanes of its own one by one.
 using Float16 = float __attribute__((vector_size(64)));
 using Float8 = float __attribute__((vector_size(32)));
 using Float4 = float __attribute__((vector_size(16)));
 
-constexpr int64_t kLanes = 16;
+template <typename V>
+constexpr int64_t kWidth = sizeof(V) / sizeof(float);
+constexpr int64_t kLanes = 16;  // of the widest: rows of memory are padded to multiples of them
+
+enum class Registers : uint8_t { kAny, kAvx2, kAvx512 };
+
+template <typename Body>
+CPU_OPS_TARGET("x86-64-v4")
+auto RunAvx512(const Body& body) noexcept {
+  return body(Float16{});
+}
+template <typename Body>
+CPU_OPS_TARGET("x86-64-v3")
+auto RunAvx2(const Body& body) noexcept {
+  return body(Float8{});
+}
+
+// body(V{}), an inline lambda, compiled for such registers, which V fills.
+template <Registers kRegisters, typename Body>
+auto CompiledFor(const Body& body) noexcept {
+  if constexpr (kRegisters == Registers::kAvx512) {
+    return RunAvx512(body);
+  } else if constexpr (kRegisters == Registers::kAvx2) {
+    return RunAvx2(body);
+  } else {
+    return body(Float4{});
+  }
+}
+
+inline const Registers kProcessor = CPU_OPS_HAS("x86-64-v4")   ? Registers::kAvx512
+                                    : CPU_OPS_HAS("x86-64-v3") ? Registers::kAvx2
+                                                               : Registers::kAny;
+
+// The same for the registers of this processor.
+template <typename Body>
+auto ForProcessor(const Body& body) noexcept {
+  if (kProcessor == Registers::kAvx512) return CompiledFor<Registers::kAvx512>(body);
+  if (kProcessor == Registers::kAvx2) return CompiledFor<Registers::kAvx2>(body);
+  return CompiledFor<Registers::kAny>(body);
+}
+
+// kernel<V>(arguments): a CPU_OPS_INLINE function.
+#define CPU_OPS_RUN(kernel, ...) \
+  ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA { return kernel<V>(__VA_ARGS__); })
 
 // A number of a tensor in bfloat16. Kernels that take float or this compute with floats either way.
 struct BFloat16 {
@@ -100,17 +150,12 @@ CPU_OPS_INLINE void StoreAs(BFloat16* target, V lanes) noexcept {
   }
 }
 
-template <typename T>
-CPU_OPS_INLINE Float16 Load(const T* source) noexcept {
-  return LoadAs<Float16>(source);
-}
-
-// The first `count` <= kLanes numbers at `source`, and `rest` in the other lanes.
-template <typename T>
-CPU_OPS_INLINE Float16 Load(const T* source, int64_t count, float rest = 0.0f) noexcept {
-  if (count == kLanes) [[likely]]
-    return Load(source);
-  Float16 lanes = Float16{} + rest;
+// The first `count` <= kWidth numbers at `source`, and `rest` in the other lanes.
+template <typename V, typename T>
+CPU_OPS_INLINE V LoadAs(const T* source, int64_t count, float rest = 0.0f) noexcept {
+  if (count == kWidth<V>) [[likely]]
+    return LoadAs<V>(source);
+  V lanes = V{} + rest;
   if constexpr (std::is_same_v<T, float>) {
     std::memcpy(&lanes, source, static_cast<size_t>(count) * sizeof(float));
   } else {
@@ -119,64 +164,67 @@ CPU_OPS_INLINE Float16 Load(const T* source, int64_t count, float rest = 0.0f) n
   return lanes;
 }
 
-template <typename T>
-CPU_OPS_INLINE void Store(T* target, Float16 lanes) noexcept {
-  StoreAs(target, lanes);
-}
-
-template <typename T>
-CPU_OPS_INLINE void Store(T* target, Float16 lanes, int64_t count) noexcept {
-  if (count == kLanes) [[likely]]
-    return Store(target, lanes);
-  T rounded[kLanes];
-  Store(rounded, lanes);
+template <typename V, typename T>
+CPU_OPS_INLINE void StoreAs(T* target, V lanes, int64_t count) noexcept {
+  if (count == kWidth<V>) [[likely]]
+    return StoreAs(target, lanes);
+  T rounded[kWidth<V>];
+  StoreAs(rounded, lanes);
   std::memcpy(target, rounded, static_cast<size_t>(count) * sizeof(T));
 }
 
 // Calls body(T{}, i) once for all columns i .. i + lanes of T of a row of `width`, with the widest
-// T that fits. Unlike Load with a count, this is fast for narrow rows too.
-template <typename Body>
+// T that fits, at most V. Unlike LoadAs with a count, this is fast for narrow rows too.
+template <typename V, typename Body>
 CPU_OPS_INLINE void ForColumns(int64_t width, const Body& body) noexcept {
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) body(Float16{}, i);
+  for (; i + kWidth<V> <= width; i += kWidth<V>) body(V{}, i);
   for (; i + 4 <= width; i += 4) body(Float4{}, i);
   for (; i < width; ++i) body(0.0f, i);
 }
 
 // How many lanes of a row of `width` are left at `begin`.
+template <typename V>
 CPU_OPS_INLINE int64_t LanesAt(int64_t begin, int64_t width) noexcept {
-  return width - begin < kLanes ? width - begin : kLanes;
+  return width - begin < kWidth<V> ? width - begin : kWidth<V>;
 }
 
 // Calls body(begin, lanes) for the lanes of a row of `count`; whole registers have a constant number
 // of them.
-template <typename Body>
+template <typename V, typename Body>
 CPU_OPS_INLINE void ForLanes(int64_t count, const Body& body) noexcept {
   int64_t c = 0;
-  for (; c + kLanes <= count; c += kLanes) body(c, std::integral_constant<int64_t, kLanes>{});
+  for (; c + kWidth<V> <= count; c += kWidth<V>) {
+    body(c, std::integral_constant<int64_t, kWidth<V>>{});
+  }
   if (c < count) body(c, count - c);
 }
 
-CPU_OPS_INLINE Float16 Larger(Float16 a, Float16 b) noexcept {
+template <typename V>
+CPU_OPS_INLINE V Larger(V a, V b) noexcept {
   return a > b ? a : b;
 }
 
 // combine() of all lanes, in halves.
-template <typename Combine>
-CPU_OPS_INLINE float Fold(Float16 lanes, const Combine& combine) noexcept {
-  float half[kLanes];
-  Store(half, lanes);
-  const Float8 eight = combine(LoadAs<Float8>(half), LoadAs<Float8>(half + 8));
-  StoreAs(half, eight);
-  const Float4 four = combine(LoadAs<Float4>(half), LoadAs<Float4>(half + 4));
-  return combine(combine(four[0], four[2]), combine(four[1], four[3]));
+template <typename V, typename Combine>
+CPU_OPS_INLINE float Fold(V lanes, const Combine& combine) noexcept {
+  if constexpr (std::is_same_v<V, Float4>) {
+    return combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]));
+  } else {
+    using Half = std::conditional_t<std::is_same_v<V, Float16>, Float8, Float4>;
+    float all[kWidth<V>];
+    StoreAs(all, lanes);
+    return Fold(combine(LoadAs<Half>(all), LoadAs<Half>(all + kWidth<Half>)), combine);
+  }
 }
 
-CPU_OPS_INLINE float Sum(Float16 lanes) noexcept {
+template <typename V>
+CPU_OPS_INLINE float Sum(V lanes) noexcept {
   return Fold(lanes, [](auto a, auto b) { return a + b; });
 }
 
-CPU_OPS_INLINE float Largest(Float16 lanes) noexcept {
+template <typename V>
+CPU_OPS_INLINE float Largest(V lanes) noexcept {
   return Fold(lanes, [](auto a, auto b) { return a > b ? a : b; });
 }
 

@@ -64,11 +64,12 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
 template <bool kPairs, typename Vector, int kColumns>
 CPU_OPS_INLINE void Panel(int64_t m, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                           bool sum) noexcept {
+  constexpr int kRows = kColumns == 1 || sizeof(Vector) == sizeof(Float16) ? kTileRows : 4;
   int64_t i = 0;
-  for (; i + kTileRows <= m; i += kTileRows) {
-    Tile<kPairs, Vector, kTileRows, kColumns>(k, a, b, c, sum);
-    a.data += kTileRows * a.row_stride;
-    c.data += kTileRows * c.row_stride;
+  for (; i + kRows <= m; i += kRows) {
+    Tile<kPairs, Vector, kRows, kColumns>(k, a, b, c, sum);
+    a.data += kRows * a.row_stride;
+    c.data += kRows * c.row_stride;
   }
   for (; i < m; ++i) {
     Tile<kPairs, Vector, 1, kColumns>(k, a, b, c, sum);
@@ -88,20 +89,15 @@ CPU_OPS_INLINE void Panels(int64_t m, int64_t n, int64_t k, StridedMatrix a, Row
   }
 }
 
-template <bool kPairs>
+template <bool kPairs, typename V>
 CPU_OPS_INLINE void AllPanels(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
                               RowTarget c, bool sum) noexcept {
   int64_t j = 0;
-  Panels<kPairs, Float16, 2>(m, n, k, a, b, c, sum, &j);
-  Panels<kPairs, Float16, 1>(m, n, k, a, b, c, sum, &j);
-  Panels<kPairs, Float8, 1>(m, n, k, a, b, c, sum, &j);
-  Panels<kPairs, Float4, 1>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, V, 2>(m, n, k, a, b, c, sum, &j);
+  Panels<kPairs, V, 1>(m, n, k, a, b, c, sum, &j);
+  if constexpr (kWidth < V >> 8) Panels<kPairs, Float8, 1>(m, n, k, a, b, c, sum, &j);
+  if constexpr (kWidth < V >> 4) Panels<kPairs, Float4, 1>(m, n, k, a, b, c, sum, &j);
   Panels<kPairs, float, 1>(m, n, k, a, b, c, sum, &j);
-}
-
-CPU_OPS_KERNEL void Multiply(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b,
-                             RowTarget c, bool sum) {
-  AllPanels<false>(m, n, k, a, b, c, sum);
 }
 
 // Four rows of four columns, through registers: a plain loop over one side would gather.
@@ -127,7 +123,8 @@ CPU_OPS_INLINE void TransposeBlock(RowMatrix source, RowTarget target, bool sum)
 
 void SmallGemm(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                bool sum) noexcept {
-  Multiply(m, n, k, a, b, c, sum);
+  ForProcessor([&]<typename V>(V)
+                   CPU_OPS_INLINE_LAMBDA { AllPanels<false, V>(m, n, k, a, b, c, sum); });
 }
 
 #if defined(__x86_64__)
@@ -135,7 +132,7 @@ __attribute__((target("arch=x86-64-v4,avx512bf16")))
 #endif
 void SmallGemmOfPairs(int64_t m, int64_t n, int64_t k, StridedMatrix a, RowMatrix b, RowTarget c,
                       bool sum) noexcept {
-  AllPanels<true>(m, n, k, a, b, c, sum);
+  AllPanels<true, Float16>(m, n, k, a, b, c, sum);
 }
 
 void Transpose(RowMatrix source, int64_t rows, int64_t columns, RowTarget target,

@@ -21,22 +21,23 @@ CPU_OPS_INLINE float Origin(float largest) noexcept {
 // Three passes over a row, which is in the first-level cache after the first one. Lanes behind its
 // end are -infinity, of which the exponential is 0.
 // Rows [begin, end) of `width` numbers. y may be x.
-CPU_OPS_KERNEL void SoftmaxRows(const float* x, float* y, int64_t width, bool log, int64_t begin,
+template <typename V>
+CPU_OPS_INLINE void SoftmaxRows(const float* x, float* y, int64_t width, bool log, int64_t begin,
                                 int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* const from = x + row * width;
     float* const to = y + row * width;
-    Float16 largest_lanes = Float16{} + kLeast;
-    for (int64_t i = 0; i < width; i += kLanes) {
-      largest_lanes = Larger(largest_lanes, Load(from + i, LanesAt(i, width), kLeast));
+    V largest_lanes = V{} + kLeast;
+    for (int64_t i = 0; i < width; i += kWidth<V>) {
+      largest_lanes = Larger(largest_lanes, LoadAs<V>(from + i, LanesAt<V>(i, width), kLeast));
     }
     const float largest = Origin(Largest(largest_lanes));
-    Float16 sums = {};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const int64_t lanes = LanesAt(i, width);
-      const Float16 e = Exp(Load(from + i, lanes, kLeast) - largest);
+    V sums = {};
+    for (int64_t i = 0; i < width; i += kWidth<V>) {
+      const int64_t lanes = LanesAt<V>(i, width);
+      const V e = Exp(LoadAs<V>(from + i, lanes, kLeast) - largest);
       sums += e;
-      if (!log) Store(to + i, e, lanes);
+      if (!log) StoreAs(to + i, e, lanes);
     }
     const float sum = Sum(sums);
     const float inverse = 1.0f / sum, log_sum = largest + std::log(sum);
@@ -51,24 +52,25 @@ CPU_OPS_KERNEL void SoftmaxRows(const float* x, float* y, int64_t width, bool lo
 }
 
 // dx = y (dy - sum(y dy)), or dy - e^y sum(dy) of the logarithm.
-CPU_OPS_KERNEL void SoftmaxGradientRows(const float* y, const float* dy, float* dx, bool sum,
+template <typename V>
+CPU_OPS_INLINE void SoftmaxGradientRows(const float* y, const float* dy, float* dx, bool sum,
                                         int64_t width, bool log, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* const p = y + row * width;
     const float* const g = dy + row * width;
     float* const to = dx + row * width;
-    Float16 dots = {};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const int64_t lanes = LanesAt(i, width);
-      dots += log ? Load(g + i, lanes) : Load(p + i, lanes) * Load(g + i, lanes);
+    V dots = {};
+    for (int64_t i = 0; i < width; i += kWidth<V>) {
+      const int64_t lanes = LanesAt<V>(i, width);
+      dots += log ? LoadAs<V>(g + i, lanes) : LoadAs<V>(p + i, lanes) * LoadAs<V>(g + i, lanes);
     }
     const float dot = Sum(dots);
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const int64_t lanes = LanesAt(i, width);
-      const Float16 own = Load(g + i, lanes), probability = Load(p + i, lanes);
-      Float16 gradient = log ? own - Exp(probability) * dot : probability * (own - dot);
-      if (sum) gradient += Load(to + i, lanes);
-      Store(to + i, gradient, lanes);
+    for (int64_t i = 0; i < width; i += kWidth<V>) {
+      const int64_t lanes = LanesAt<V>(i, width);
+      const V own = LoadAs<V>(g + i, lanes), probability = LoadAs<V>(p + i, lanes);
+      V gradient = log ? own - Exp(probability) * dot : probability * (own - dot);
+      if (sum) gradient += LoadAs<V>(to + i, lanes);
+      StoreAs(to + i, gradient, lanes);
     }
   }
 }
@@ -141,8 +143,9 @@ class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
     const Shape& shape = call.outputs[0].shape;
     const int64_t extent = shape[given_.axis], stride = shape.Count(given_.axis + 1);
     if (stride == 1) {
-      ForRows(shape.Count(0, given_.axis), extent,
-              [&](int64_t begin, int64_t end) { SoftmaxRows(x, y, extent, kLog, begin, end); });
+      ForRows(shape.Count(0, given_.axis), extent, [&](int64_t begin, int64_t end) {
+        CPU_OPS_RUN(SoftmaxRows, x, y, extent, kLog, begin, end);
+      });
       return {};
     }
     ForEachBlock(shape, [&](int64_t at, int64_t columns) {
@@ -159,7 +162,7 @@ class SoftmaxOp final : public kit::ShapedOp<CpuOp, kit::SoftmaxRule> {
     const int64_t extent = shape[given_.axis], stride = shape.Count(given_.axis + 1);
     if (stride == 1) {
       ForRows(shape.Count(0, given_.axis), extent, [&](int64_t begin, int64_t end) {
-        SoftmaxGradientRows(y, dy, dx, sum, extent, kLog, begin, end);
+        CPU_OPS_RUN(SoftmaxGradientRows, y, dy, dx, sum, extent, kLog, begin, end);
       });
       return {};
     }

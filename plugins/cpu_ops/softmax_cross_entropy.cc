@@ -18,17 +18,17 @@ struct RowLoss {
   bool correct;  // x[target] is the first of the largest
 };
 
-template <typename T>
-CPU_OPS_KERNEL void LossOfRow(const T* x, int64_t width, int32_t target, RowLoss* row) {
+template <typename V, typename T>
+CPU_OPS_INLINE void LossOfRow(const T* x, int64_t width, int32_t target, RowLoss* row) {
   const float infinity = std::numeric_limits<float>::infinity();
-  Float16 largest_lanes = Float16{} - infinity;
-  for (int64_t i = 0; i < width; i += kLanes) {
-    largest_lanes = Larger(largest_lanes, Load(x + i, LanesAt(i, width), -infinity));
+  V largest_lanes = V{} - infinity;
+  for (int64_t i = 0; i < width; i += kWidth<V>) {
+    largest_lanes = Larger(largest_lanes, LoadAs<V>(x + i, LanesAt<V>(i, width), -infinity));
   }
   const float largest = Largest(largest_lanes);
-  Float16 sums = {};
-  for (int64_t i = 0; i < width; i += kLanes) {
-    sums += Exp(Load(x + i, LanesAt(i, width), -infinity) - largest);
+  V sums = {};
+  for (int64_t i = 0; i < width; i += kWidth<V>) {
+    sums += Exp(LoadAs<V>(x + i, LanesAt<V>(i, width), -infinity) - largest);
   }
   bool first = x[target] == largest;
   for (int64_t i = 0; first && i < target; ++i) first = x[i] != largest;
@@ -121,7 +121,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     const int32_t target = call.inputs[kTargets].i32()[row];
     const float* const w = shares.class_weights;
     RowLoss of;
-    LossOfRow(x, width, target, &of);
+    CPU_OPS_RUN(LossOfRow, x, width, target, &of);
     if (call.saved != nullptr) static_cast<float*>(call.saved)[row] = of.largest + of.log_of_sum;
     const double sample = SampleWeight(call, row), weight = w == nullptr ? 1.0f : w[target];
     double loss = shares.target * weight * ((of.largest - x[target]) + of.log_of_sum);

@@ -19,10 +19,12 @@ CPU_OPS_KERNEL void AddRow(double* sums, const float* row, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sums[i] += row[i];
 }
 
-CPU_OPS_KERNEL double SumRow(const float* row, int64_t count) {
-  Float16 sums = {};
-  for (int64_t i = 0; i < count; i += kLanes) sums += Load(row + i, LanesAt(i, count));
-  return Sum(sums);
+double SumRow(const float* row, int64_t count) noexcept {
+  return ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
+    V sums = {};
+    for (int64_t i = 0; i < count; i += kWidth<V>) sums += LoadAs<V>(row + i, LanesAt<V>(i, count));
+    return Sum(sums);
+  });
 }
 
 // What is not a number stays: every comparison with it is false.
@@ -35,19 +37,21 @@ CPU_OPS_KERNEL void TakeLargest(double* largest, const float* row, int64_t count
   for (int64_t i = 0; i < count; ++i) largest[i] = LargerOf(largest[i], row[i]);
 }
 
-CPU_OPS_KERNEL double LargestOfRow(const float* row, int64_t count) {
-  constexpr float kLeast = -std::numeric_limits<float>::infinity();
-  Float16 largest = Float16{} + kLeast, sums = {};
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Float16 lanes = Load(row + i, LanesAt(i, count), kLeast);
-    largest = Larger(largest, lanes);
-    sums += lanes - lanes;  // is no number for what is none, and for infinity
-  }
-  const float sum = Sum(sums);
-  if (sum == 0.0f) return Largest(largest);
-  double slowly = kLeast;
-  for (int64_t i = 0; i < count; ++i) slowly = LargerOf(slowly, row[i]);
-  return slowly;
+double LargestOfRow(const float* row, int64_t count) noexcept {
+  return ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA -> double {
+    constexpr float kLeast = -std::numeric_limits<float>::infinity();
+    V largest = V{} + kLeast, sums = {};
+    for (int64_t i = 0; i < count; i += kWidth<V>) {
+      const V lanes = LoadAs<V>(row + i, LanesAt<V>(i, count), kLeast);
+      largest = Larger(largest, lanes);
+      sums += lanes - lanes;  // is no number for what is none, and for infinity
+    }
+    const float sum = Sum(sums);
+    if (sum == 0.0f) return Largest(largest);
+    double slowly = kLeast;
+    for (int64_t i = 0; i < count; ++i) slowly = LargerOf(slowly, row[i]);
+    return slowly;
+  });
 }
 
 // A stride of 0 at the source repeats one number. What is contiguous on both sides, which is the

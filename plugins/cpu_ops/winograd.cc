@@ -42,9 +42,9 @@ constexpr Matrix<4, 6> kOutput = {
     {{1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 0}, {0, 1, 1, 4, 4, 0}, {0, 1, -1, 8, -8, 1}}};
 
 // Row i of the matrix times `column`.
-template <auto kMatrix, int kColumns>
-CPU_OPS_INLINE Float16 Product(int i, const Float16 (&column)[kColumns]) noexcept {
-  Float16 sum{};
+template <auto kMatrix, typename V, int kColumns>
+CPU_OPS_INLINE V Product(int i, const V (&column)[kColumns]) noexcept {
+  V sum{};
   bool is_first = true;
 #pragma GCC unroll 6
   for (int k = 0; k < kColumns; ++k) {
@@ -56,14 +56,14 @@ CPU_OPS_INLINE Float16 Product(int i, const Float16 (&column)[kColumns]) noexcep
   return sum;
 }
 
-// M X M^T of kLanes matrices X at once: element (i, j) of them is load(i, j), and store(i, j, lanes)
+// M X M^T of as many matrices X at once: element (i, j) of them is load(i, j), and store(i, j, lanes)
 // takes the result's.
-template <auto kMatrix, int kRows, int kColumns, typename Load, typename Store>
+template <typename V, auto kMatrix, int kRows, int kColumns, typename Load, typename Store>
 CPU_OPS_INLINE void Transform(const Load& load, const Store& store) noexcept {
-  Float16 rows[kRows][kColumns];
+  V rows[kRows][kColumns];
 #pragma GCC unroll 6
   for (int j = 0; j < kColumns; ++j) {
-    Float16 column[kColumns];
+    V column[kColumns];
 #pragma GCC unroll 6
     for (int i = 0; i < kColumns; ++i) column[i] = load(i, j);
 #pragma GCC unroll 6
@@ -110,90 +110,95 @@ int64_t PointStride(int64_t rows, int64_t columns) noexcept {
   return rows * columns + kLanes;
 }
 
-template <auto kMatrix, int kSize>
+template <typename V, auto kMatrix, int kSize>
 CPU_OPS_INLINE void TransformPatches(const Patches& patches, const float* plane, int64_t begin,
                                      int64_t end, Points points) noexcept {
   const int64_t channels = patches.plane.channels, width = patches.plane.width * channels;
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t row = patches.RowOf(tile), column = patches.ColumnOf(tile);
     const int64_t offset = patches.OffsetOf(tile, row, column);
-    for (int64_t c = 0; c < channels; c += kLanes) {
+    for (int64_t c = 0; c < channels; c += kWidth<V>) {
       float* const target = points.data + (tile - begin) * channels + c;
-      Transform<kMatrix, kPatch, kSize>(
+      Transform<V, kMatrix, kPatch, kSize>(
           [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
             return patches.Has(row + i, column + j)
-                       ? Load(plane + offset + i * width + j * channels + c)
-                       : Float16{};
+                       ? LoadAs<V>(plane + offset + i * width + j * channels + c)
+                       : V{};
           },
-          [&](int i, int j, Float16 lanes)
-              CPU_OPS_INLINE_LAMBDA { Store(target + (i * kPatch + j) * points.stride, lanes); });
+          [&](int i, int j, V lanes)
+              CPU_OPS_INLINE_LAMBDA { StoreAs(target + (i * kPatch + j) * points.stride, lanes); });
     }
   }
 }
 
-CPU_OPS_KERNEL void TransformInputs(const Patches& patches, const float* plane, int64_t begin,
+template <typename V>
+CPU_OPS_INLINE void TransformInputs(const Patches& patches, const float* plane, int64_t begin,
                                     int64_t end, Points points) {
-  TransformPatches<kInput, kPatch>(patches, plane, begin, end, points);
+  TransformPatches<V, kInput, kPatch>(patches, plane, begin, end, points);
 }
 
-CPU_OPS_KERNEL void TransformGradients(const Patches& patches, const float* plane, int64_t begin,
+template <typename V>
+CPU_OPS_INLINE void TransformGradients(const Patches& patches, const float* plane, int64_t begin,
                                        int64_t end, Points points) {
-  TransformPatches<kOutput.Transposed(), kTile>(patches, plane, begin, end, points);
+  TransformPatches<V, kOutput.Transposed(), kTile>(patches, plane, begin, end, points);
 }
 
-CPU_OPS_KERNEL void WriteOutputs(const Patches& patches, Points points, int64_t begin, int64_t end,
+template <typename V>
+CPU_OPS_INLINE void WriteOutputs(const Patches& patches, Points points, int64_t begin, int64_t end,
                                  const float* bias, bool sum, float* plane) {
   const int64_t channels = patches.plane.channels;
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t row = patches.RowOf(tile), column = patches.ColumnOf(tile);
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const Float16 first = bias != nullptr ? Load(bias + c) : Float16{};
-      Transform<kOutput, kTile, kPatch>(
+    for (int64_t c = 0; c < channels; c += kWidth<V>) {
+      const V first = bias != nullptr ? LoadAs<V>(bias + c) : V{};
+      Transform<V, kOutput, kTile, kPatch>(
           [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
-            return Load(points.data + (i * kPatch + j) * points.stride + (tile - begin) * channels +
-                        c);
+            return LoadAs<V>(points.data + (i * kPatch + j) * points.stride +
+                             (tile - begin) * channels + c);
           },
-          [&](int i, int j, Float16 lanes) CPU_OPS_INLINE_LAMBDA {
+          [&](int i, int j, V lanes) CPU_OPS_INLINE_LAMBDA {
             if (!patches.Has(row + i, column + j)) return;
             float* const y = plane + patches.OffsetOf(tile, row + i, column + j) + c;
-            Store(y, sum ? Load(y) + lanes : lanes + first);
+            StoreAs(y, sum ? LoadAs<V>(y) + lanes : lanes + first);
           });
     }
   }
 }
 
 // weights (3, 3, sources, targets); with `rotated` by half a turn.
-CPU_OPS_KERNEL void TransformWeights(const float* weights, bool rotated, int64_t sources,
+template <typename V>
+CPU_OPS_INLINE void TransformWeights(const float* weights, bool rotated, int64_t sources,
                                      int64_t targets, int64_t begin, int64_t end, Points points) {
   for (int64_t c = begin; c < end; ++c) {
-    for (int64_t o = 0; o < targets; o += kLanes) {
+    for (int64_t o = 0; o < targets; o += kWidth<V>) {
       const int64_t panel = o / kPanelColumns * kPanelColumns;
       const int64_t columns = std::min(kPanelColumns, targets - panel);
-      Transform<kWeight, kPatch, kTaps>(
+      Transform<V, kWeight, kPatch, kTaps>(
           [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
             const int64_t tap = i * kTaps + j;
-            return Load(weights + ((rotated ? 8 - tap : tap) * sources + c) * targets + o);
+            return LoadAs<V>(weights + ((rotated ? 8 - tap : tap) * sources + c) * targets + o);
           },
-          [&](int i, int j, Float16 lanes) CPU_OPS_INLINE_LAMBDA {
-            Store(points.data + (i * kPatch + j) * points.stride + panel * sources + c * columns +
-                      (o - panel),
-                  lanes);
+          [&](int i, int j, V lanes) CPU_OPS_INLINE_LAMBDA {
+            StoreAs(points.data + (i * kPatch + j) * points.stride + panel * sources + c * columns +
+                        (o - panel),
+                    lanes);
           });
     }
   }
 }
 
-CPU_OPS_KERNEL void WriteWeightGradients(Points points, int64_t sources, int64_t targets,
+template <typename V>
+CPU_OPS_INLINE void WriteWeightGradients(Points points, int64_t sources, int64_t targets,
                                          int64_t begin, int64_t end, bool sum, float* dweight) {
   for (int64_t c = begin; c < end; ++c) {
-    for (int64_t o = 0; o < targets; o += kLanes) {
-      Transform<kWeight.Transposed(), kTaps, kPatch>(
+    for (int64_t o = 0; o < targets; o += kWidth<V>) {
+      Transform<V, kWeight.Transposed(), kTaps, kPatch>(
           [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
-            return Load(points.data + (i * kPatch + j) * points.stride + c * targets + o);
+            return LoadAs<V>(points.data + (i * kPatch + j) * points.stride + c * targets + o);
           },
-          [&](int i, int j, Float16 lanes) CPU_OPS_INLINE_LAMBDA {
+          [&](int i, int j, V lanes) CPU_OPS_INLINE_LAMBDA {
             float* const dw = dweight + ((i * kTaps + j) * sources + c) * targets + o;
-            Store(dw, sum ? Load(dw) + lanes : lanes);
+            StoreAs(dw, sum ? LoadAs<V>(dw) + lanes : lanes);
           });
     }
   }
@@ -231,7 +236,7 @@ void ForProducts(int64_t multiplications, int64_t columns, const Body& body) noe
 Winograd::Winograd(const ConvGeometry& geometry, int64_t samples) : conv_(geometry) {
   constexpr int64_t kBlockFloats = 192 * 1024;
   const int64_t tile = kPoints * (conv_.input.channels + conv_.output.channels);
-  block_ = std::max<int64_t>(kBlockFloats / tile / kMaxTileRows, 4) * kMaxTileRows;
+  block_ = std::max<int64_t>(kBlockFloats / tile / MaxTileRows(), 4) * MaxTileRows();
   const int64_t most =
       std::max(InputPatches(conv_).count(), PatchesOf(conv_.output, conv_.input, 0, 0).count()) *
       samples;
@@ -292,15 +297,15 @@ void Winograd::Run(ConvPass::Direction direction, const ConvPass::Call& call) co
     }
   }
   ForRows(sources, kPoints * targets, [&](int64_t begin, int64_t end) {
-    TransformWeights(forward ? call.weight : parts.swapped, !forward, sources, targets, begin, end,
-                     weights);
+    CPU_OPS_RUN(TransformWeights, forward ? call.weight : parts.swapped, !forward, sources, targets,
+                begin, end, weights);
   });
   const int64_t tiles = read.count() * call.samples;
   for (int64_t first = 0; first < tiles; first += block_) {
     const int64_t count = std::min(block_, tiles - first);
     ForRows(count, kPoints * sources, [&](int64_t begin, int64_t end) {
-      TransformInputs(read, call.source, first + begin, first + end,
-                      {from.data + begin * sources, from.stride});
+      CPU_OPS_RUN(TransformInputs, read, call.source, first + begin, first + end,
+                  {from.data + begin * sources, from.stride});
     });
     ForProducts(kPoints * count * sources * targets, targets,
                 [&](int64_t point, int64_t panel, int64_t columns) {
@@ -313,8 +318,8 @@ void Winograd::Run(ConvPass::Direction direction, const ConvPass::Call& call) co
                                  .columns = columns});
                 });
     ForRows(count, kPoints * targets, [&](int64_t begin, int64_t end) {
-      WriteOutputs(written, {to.data + begin * targets, to.stride}, first + begin, first + end,
-                   call.bias, call.sum, call.target);
+      CPU_OPS_RUN(WriteOutputs, written, {to.data + begin * targets, to.stride}, first + begin,
+                  first + end, call.bias, call.sum, call.target);
     });
   }
 }
@@ -330,9 +335,10 @@ void Winograd::AddWeights(const ConvWeightPass::Call& call) const noexcept {
   for (int64_t first = 0; first < tiles; first += block_) {
     const int64_t count = std::min(block_, tiles - first);
     ForRows(count, kPoints * (c + o), [&](int64_t begin, int64_t end) {
-      TransformInputs(inputs, call.x, first + begin, first + end, {x.data + begin * c, x.stride});
-      TransformGradients(outputs, call.dy, first + begin, first + end,
-                         {dy.data + begin * o, dy.stride});
+      CPU_OPS_RUN(TransformInputs, inputs, call.x, first + begin, first + end,
+                  {x.data + begin * c, x.stride});
+      CPU_OPS_RUN(TransformGradients, outputs, call.dy, first + begin, first + end,
+                  {dy.data + begin * o, dy.stride});
     });
     ForProducts(kPoints * count * c * o, o, [&](int64_t point, int64_t panel, int64_t columns) {
       AddOuterProducts({.source = x.data + point * x.stride,
@@ -346,7 +352,7 @@ void Winograd::AddWeights(const ConvWeightPass::Call& call) const noexcept {
     });
   }
   ForRows(c, kPoints * o, [&](int64_t begin, int64_t end) {
-    WriteWeightGradients(dweight, c, o, begin, end, call.sum, call.dweight);
+    CPU_OPS_RUN(WriteWeightGradients, dweight, c, o, begin, end, call.sum, call.dweight);
   });
 }
 
