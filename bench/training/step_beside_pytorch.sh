@@ -5,7 +5,7 @@
 # One and two ranks with a thread each, each pinned to a core of its own; gpt2_124m with one rank. The contenders take
 # turns ROUNDS times, STEPS steps each after five that warm up; medians and deciles over all turns, a step being that of
 # the slowest rank; then STARTS times with one step each: "start" is the median from the start of the processes to its end.
-# PyTorch runs at its best settings on this kind of machine: tuned BLAS and allocator, for images the
+# PyTorch runs at its best settings on the machine: tuned BLAS and allocator, for images the
 # better of two memory formats. Its number of threads does not bind Debian's OpenBLAS, which multiplies on the second core
 # too unless OPENBLAS_NUM_THREADS says otherwise (it did not before 2026-11-24). gpt2_124m clips on both sides.
 # PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best" is of the same precision.
@@ -30,6 +30,9 @@ trap 'rm -rf "$out"' EXIT
 read -ra models <<<"${*:-mlp cnn resnet18 gpt gpt2_124m}"
 link=${LINK:-} ranks_per_host=${RANKS_PER_HOST:-2} communicators=${COMMUNICATORS:-hier,priority_sched tcp,priority_sched gloo,priority_sched}
 buckets=${BUCKETS_MB:-1 5 25}
+# Debian's OpenBLAS does not know newer processors.
+blas=Haswell vectors=avx2
+if grep -qw avx512f /proc/cpuinfo; then blas=SkylakeX vectors=avx512; fi
 
 settings() {  # model -> the words after `engine run`
   local images="--set data.synthetic.samples=4096 --set data.synthetic.eval_samples=16"
@@ -86,7 +89,7 @@ PYTHON
 peer() {  # name model ranks [option]
   local run=(as_ranks "$3") interface=lo begin=$EPOCHREALTIME
   if [ "$3" = linked ]; then run=(on_hosts) interface=eth0; fi
-  OPENBLAS_CORETYPE=SkylakeX OPENBLAS_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx512 MALLOC_MMAP_MAX_=0 \
+  OPENBLAS_CORETYPE=$blas OPENBLAS_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$vectors MALLOC_MMAP_MAX_=0 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=67108864 \
     GLOO_SOCKET_IFNAME=$interface "${run[@]}" timeout 300 /usr/bin/python3 bench/peers/ddp_step.py --model "$2" --steps "$counted" \
     --warmup "$warmup" --begin "$begin" "${@:4}" >>"$out/$2.$3.$1"

@@ -8,8 +8,11 @@ int TryGemm(const GemmSizes& sizes, Operand a, Operand b, float* c, bool sum,
             float scale) noexcept {
   const auto [m, n, k] = sizes;
   static_assert(dnnl_success == 0);
+  const auto stride = [](Operand of, int64_t rows, int64_t columns) {
+    return of.stride > 0 ? of.stride : of.transposed ? rows : columns;
+  };
   return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, scale, a.data,
-                    a.transposed ? m : k, b.data, b.transposed ? k : n, sum ? 1.0f : 0.0f, c, n);
+                    stride(a, m, k), b.data, stride(b, k, n), sum ? 1.0f : 0.0f, c, n);
 }
 
 Status GemmError(const char* op, const GemmSizes& sizes, int error) noexcept {

@@ -11,6 +11,7 @@ namespace engine::cpu_ops {
 struct Operand {
   const float* data;
   bool transposed;
+  int64_t stride = 0;  // between rows of the memory; 0: there is nothing between them
 };
 
 struct GemmSizes {
