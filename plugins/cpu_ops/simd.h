@@ -72,7 +72,11 @@ auto CompiledFor(const Body& body) noexcept {
   }
 }
 
-inline const Registers kProcessor = CPU_OPS_HAS("x86-64-v4")   ? Registers::kAvx512
+// A test builds the plugin without AVX-512.
+#ifndef CPU_OPS_AVX512
+#define CPU_OPS_AVX512 CPU_OPS_HAS("x86-64-v4")
+#endif
+inline const Registers kProcessor = CPU_OPS_AVX512             ? Registers::kAvx512
                                     : CPU_OPS_HAS("x86-64-v3") ? Registers::kAvx2
                                                                : Registers::kAny;
 
