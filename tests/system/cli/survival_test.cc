@@ -63,12 +63,6 @@ TEST_F(Survival, RanksThatAreStartedAgainGoOnToTheBit) {
               AllOf(HasSubstr("started again (3 of 3)"), HasSubstr("all ranks go on")));
 }
 
-// Rank 0 has said which transfer comes next when it begins again.
-TEST_F(Survival, RanksThatFollowAnOrderGoOnToTheBit) {
-  Train("-n 3 --restarts 6 --plugins priority_sched", 6);
-  EXPECT_EQ(LargestDifference(), 0);
-}
-
 // Or later, if the machine is slow.
 TEST_F(Survival, ARankThatIsLostBeforeTheFirstStepIsStartedAgain) {
   auto process = Start("run run.pbtxt -n 2 --restarts 1 --set model.mlp.hidden=2048,2048");
