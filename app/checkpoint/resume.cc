@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <system_error>
 
@@ -42,8 +41,12 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
                          .first_batch = BatchAt(stored.position, samples, run.global_batch)};
 }
 
-std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damaged) {
+std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damaged,
+                             std::filesystem::file_time_type earlier) {
   for (const std::string& file : FindCheckpoints(path)) {
+    std::error_code gone;
+    const auto written = std::filesystem::last_write_time(file, gone);
+    if (!gone && written <= earlier) break;
     const auto opened = OpenCheckpoint(file);
     if (opened.ok()) return file;
     damaged->push_back(opened.status());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ Result<train::RunStart> PlanResume(const CheckpointInfo& stored, const Checkpoin
                                    int64_t samples);
 
 // The checkpoint that a run which writes to `path` can go on from: the newest that is not damaged; empty:
-// none. `damaged` gets what is wrong with newer ones.
-std::string NewestCheckpoint(const std::string& path, std::vector<Status>* damaged);
+// none. `damaged` gets what is wrong with newer ones. Those that were written `earlier` do not count.
+std::string NewestCheckpoint(
+    const std::string& path, std::vector<Status>* damaged,
+    std::filesystem::file_time_type earlier = std::filesystem::file_time_type::min());
 
 // kConfig when there is a file at `path`, or, with keep > 1, at a second name of it, unless `resume`, the
 // checkpoint that the run goes on from, is one of them: then it is the run's own.

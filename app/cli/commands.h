@@ -1,6 +1,7 @@
 // The subcommands of `engine`. Flags and environment variables end here: what is below gets values.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct RunFlags {
   std::string trace;  // --trace
   // --resume: the checkpoint to go on from; "auto": the newest there is; empty: from the beginning.
   std::string resume;
+  // Of the newest checkpoint that was there before the run.
+  std::filesystem::file_time_type earlier = std::filesystem::file_time_type::min();
   bool dry_run = false;           // --dry-run
   bool force = false;             // --force: replace a checkpoint of another run
   std::string bind = "none";      // --bind

@@ -144,7 +144,7 @@ void StartLog(base::RankContext& member, bool quiet, bool verbose) {
 // Once more after each loss of a rank that the run survives.
 Status TrainRank(const config::Config& given, const RunFlags& flags, const launch::LaunchPlan& plan,
                  Progress::Style style, base::RankContext& rank) {
-  run::Recovery recovery(given, rank, plan.info.world_size, flags.resume);
+  run::Recovery recovery(given, rank, plan.info.world_size, flags.resume, flags.earlier);
   Result<std::string> from = plan.survives() ? recovery.Begin() : flags.resume;
   // Each is used by those behind it.
   std::optional<config::Config> config;
@@ -156,6 +156,7 @@ Status TrainRank(const config::Config& given, const RunFlags& flags, const launc
     trainer.reset();
     config = plan.survives() ? recovery.ConfigNow() : given;
     sinks = MakeSinks(config->output(), recovery.again() || !flags.resume.empty());
+    if (plan.survives()) ENGINE_RETURN_IF_ERROR(recovery.Declare());
     progress.emplace(rank.info.rank == 0, flags.quiet, style, sinks);
     const auto sink = [&](std::string_view name, double value) {
       progress->OnPluginMetric(rank.info.rank, name, value);
@@ -224,6 +225,9 @@ int RunCommand(RunFlags flags, const command::Environment& environment) {
   if (flags.dry_run) return CheckRun(*config, plan->info.world_size, flags.resume, speaks);
   const Status prepared = PrepareOutputs(output, flags, goes_on);
   if (!prepared.ok()) return command::ReportError(prepared);
+  const auto earlier = checkpoint::FindCheckpoints(output.checkpoint);
+  std::error_code ignored;
+  if (!earlier.empty()) flags.earlier = std::filesystem::last_write_time(earlier[0], ignored);
   // A launcher may bring a terminal of its own and write what it gets to a file.
   const Progress::Style style = Progress::StyleOf(
       flags.progress, isatty(STDOUT_FILENO) == 1 && !joins, environment.variables);

@@ -36,8 +36,9 @@ inline constexpr const char* kRanksLeftKey = "run/ranks_left";
 // Once a rank has set this one, the run survives the loss of ranks but rank 0.
 inline constexpr const char* kLossesAllowedKey = "run/losses_allowed";
 // Once a rank has set this one, the run survives the loss of any rank: all others stop, and begin
-// again when it has been replaced (RankContext::regroup).
+// again when it has been replaced (RankContext::regroup). Until one has set the other.
 inline constexpr const char* kRegroupKey = "run/regroup";
+inline constexpr const char* kNoRegroupKey = "run/no_regroup";
 // Set by the store in a run whose ranks have begun again.
 inline constexpr const char* kRegroupedKey = "run/regrouped";
 // What rank 0 sets to another value as long as it gets on with what the others wait for.
@@ -45,6 +46,12 @@ inline constexpr const char* kProgressKey = "run/progress";
 // What the store answers of each member for itself: a numeric address of its host at which other hosts reach
 // it, empty where no member is on another one. Nobody sets it.
 inline constexpr const char* kAddressKey = "run/address";
+
+// Whether a rank may have failed so because another is lost, which those that meet find out as a failure to
+// meet.
+constexpr bool MayFollowLoss(StatusCode code) {
+  return base::IsSecondary(code) || code == StatusCode::kTimeout || code == StatusCode::kRendezvous;
+}
 
 struct RunShape {
   int world_size = 1;

@@ -59,7 +59,7 @@ class Membership {
   std::string Remaining() const { return List(Phase::kJoined); }
 
   // Whether all ranks begin again after the loss of one (kRegroupKey).
-  void SetRegroups() { regroups_ = true; }
+  void SetRegroups(bool regroups) { regroups_ = regroups; }
   bool regroups() const { return regroups_; }
   // After such a loss: who has ended its work. Until all that are left have, which begin again then:
   // if some were dropped, with new numbers, in this order.

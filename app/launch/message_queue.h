@@ -31,6 +31,12 @@ class MessageQueue {
     kept_.clear();
   }
 
+  // What nobody has listened to is none of what comes now.
+  void Forget() {
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+  }
+
  private:
   std::mutex mutex_;                                // also orders the calls of the listener
   std::function<void(std::string_view)> listener_;  // guarded by mutex_

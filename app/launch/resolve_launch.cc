@@ -70,6 +70,7 @@ Result<std::string> FindRendezvous(const LaunchFlags& flags, const LauncherRank&
 Status CheckFlags(const LaunchFlags& flags, const std::optional<LauncherRank>& rank) {
   const bool own = !rank, serve_at = !flags.serve_at.empty(),
              survives = flags.restarts + flags.min_ranks > 0;
+  const int ranks = rank ? rank->info.world_size : flags.world_size;
   const bool access = !flags.key_file.empty() || flags.insecure;
   const std::string with = rank ? " and " + rank->source + " exclude each other: " : "";
   const std::pair<bool, std::string> cases[] = {
@@ -97,6 +98,9 @@ Status CheckFlags(const LaunchFlags& flags, const std::optional<LauncherRank>& r
        "--restarts and --min-ranks are for processes, and --threads makes threads: drop one"},
       {own && survives && flags.world_size == 0,
        "--restarts and --min-ranks are for several ranks: add -n N"},
+      {flags.min_ranks > ranks && ranks > 0, "--min-ranks " + std::to_string(flags.min_ranks) +
+                                                 " is more than the " + std::to_string(ranks) +
+                                                 " there are: give at most as many"},
       {flags.serve_at.starts_with("unix:"), "--serve-at takes HOST:PORT"}};
   for (const auto& [wrong, sentence] : cases) {
     if (wrong) return Refuse(sentence);

@@ -325,6 +325,9 @@ bool StoreClient::Dispatch(Message& message) {
     case MessageKind::kPost:
       posts_.Deliver(message.value);
       return true;
+    case MessageKind::kWelcome:
+      posts_.Forget();  // of ranks that have begun again since
+      return Answer(message);
     case MessageKind::kPing:
       limit_ms_ = message.number;
       (void)Send({.kind = MessageKind::kPing});  // a lost connection is noticed by the reader

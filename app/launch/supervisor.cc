@@ -253,7 +253,7 @@ void Supervisor::OnJoined(int member) {
 }
 
 void Supervisor::OnSet(int member, const std::string& key) {
-  if (key == kRegroupKey) members_.SetRegroups();
+  if (key == kRegroupKey || key == kNoRegroupKey) members_.SetRegroups(key == kRegroupKey);
   if (key == kProgressKey) progress_ = true;
   if (key == kLossesAllowedKey && !base::IsServer(member)) losses_allowed_ = true;
 }
@@ -263,8 +263,8 @@ void Supervisor::OnFail(int member, const Status& status) {
   const bool asked = status.code() == StatusCode::kInterrupted && stop_signal_ != 0;
   if (!Survives(member) || asked) return Fail(member, status);
   if (members_.IsGone(member)) return;  // it has been heard already
-  const bool waited = base::IsSecondary(status.code()) ||
-                      (members_.regroups() && status.code() == StatusCode::kTimeout);
+  const bool waited =
+      members_.regroups() ? MayFollowLoss(status.code()) : base::IsSecondary(status.code());
   if (members_.regroups() && !waited) return Fail(member, status);
   if (regroup_deadline_) return;  // it is known why
   if (!members_.regroups()) members_.Set(member, Phase::kLost);

@@ -53,12 +53,14 @@ Status Failed(const char* action) {
 }  // namespace
 
 Recovery::Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks,
-                   std::string resume)
+                   std::string resume, std::filesystem::file_time_type earlier)
     : config_(config),
       rank_(rank),
       ranks_(ranks),
       resume_(std::move(resume)),
-      best_(config.best()) {}
+      earlier_(earlier),
+      best_(config.best()),
+      survives_(rank.info.servers == 0) {}
 
 config::Config Recovery::ConfigNow() const {
   return config_.SurvivingLosses(ranks_, rank_.info.world_size);
@@ -66,32 +68,40 @@ config::Config Recovery::ConfigNow() const {
 
 Result<std::string> Recovery::Begin() {
   ENGINE_ASSIGN_OR_RETURN(again_, rank_.store.Has(launch::kRegroupedKey));
-  if (!again_) return resume_;
-  survives_ = true;
-  return Agree(-1, nullptr);
+  return again_ ? Agree(-1, nullptr) : resume_;
+}
+
+Status Recovery::Declare() {
+  if (!survives_ || rank_.info.rank != 0) return {};
+  return rank_.store.Set(launch::kRegroupKey, "");
 }
 
 Status Recovery::OnMade(train::Trainer& trainer) {
   file_.Close();
   step_ = -1;
+  info_ = {};
   while (parts_ > 0) ENGINE_RETURN_IF_ERROR(rank_.store.Set(PartKey(--parts_), ""));
   exec::UpdateStrategy& updates = trainer.executor().updates();
-  survives_ = !updates.asynchronous() && updates.served() == nullptr;
-  return survives_ ? rank_.store.Set(launch::kRegroupKey, "") : Status();
+  if (!updates.asynchronous() && updates.served() == nullptr) return {};
+  survives_ = false;
+  return rank_.store.Set(launch::kNoRegroupKey, "");
 }
 
 bool Recovery::Survives(const Status& failure) const {
-  return survives_ && (base::IsSecondary(failure.code()) || failure.code() == StatusCode::kTimeout);
+  return survives_ && launch::MayFollowLoss(failure.code());
 }
 
 Result<std::string> Recovery::After(const Status& failure,
                                     std::unique_ptr<train::Trainer>& trainer) {
-  if (trainer != nullptr) {
+  // Once for each, before ranks have other numbers.
+  if (trainer != nullptr && info_.world_size == 0) {
     ENGINE_ASSIGN_OR_RETURN(step_, trainer->Salvage());
-    // Before the others come to another number.
     info_ = InfoOf(config_.run(), rank_.info, trainer->StateAt(step_), best_);
   }
-  ENGINE_RETURN_IF_ERROR(rank_.regroup(failure));
+  if (Status ended = rank_.regroup(failure); !ended.ok()) {
+    survives_ = false;
+    return ended;
+  }
   again_ = true;
   return Agree(step_, &trainer);
 }
@@ -130,7 +140,7 @@ Result<std::string> Recovery::FromStorage() const {
   if (rank_.info.rank != 0) return rank_.store.Get(kStorage, launch::kProgressTimeoutMs);
   std::vector<Status> damaged;
   const std::string& own = config_.output().checkpoint;
-  std::string path = own.empty() ? "" : checkpoint::NewestCheckpoint(own, &damaged);
+  std::string path = own.empty() ? "" : checkpoint::NewestCheckpoint(own, &damaged, earlier_);
   if (path.empty()) path = resume_;
   rank_.Log(LogLevel::kWarning,
             "no rank has the parameters of one whole step in its memory: all go back to " +
@@ -177,7 +187,11 @@ Status Recovery::Fetch() {
                           rank_.store.Get(kFile, launch::kProgressTimeoutMs));
   if (rank_.info.one_host != 0) {
     file_ = kit::UniqueFd(open(from.c_str(), O_RDONLY | O_CLOEXEC));
-    return file_ ? Status() : Failed("open");
+    if (file_) return {};
+    const bool lost = errno == ENOENT || errno == ESRCH;
+    return lost ? Status::Error(StatusCode::kPeerLost,
+                                "the rank that has the state of the run is gone")
+                : Failed("open");
   }
   file_ = kit::UniqueFd(memfd_create("engine-recovery", MFD_CLOEXEC));
   const int64_t parts = std::atoll(from.c_str());

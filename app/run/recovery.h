@@ -2,6 +2,7 @@
 // rank had in its memory, which becomes a checkpoint without a name.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -16,14 +17,16 @@ namespace engine::run {
 class Recovery {
  public:
   // For a rank of `config`, of `ranks` at first. `resume`: what the run began with, if nothing else is
-  // left. All is borrowed but that.
-  Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks,
-           std::string resume);
+  // left; `earlier`: checkpoints that were written by then are none of the run. All else is borrowed.
+  Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks, std::string resume,
+           std::filesystem::file_time_type earlier);
 
   // The checkpoint to begin with, or empty: `resume`, or in the place of a lost rank what another has.
   Result<std::string> Begin();
-  // The trainer was made: from now on the run survives losses, if its ranks update. All ranks have read
-  // what they begin with.
+  // From now on the run survives losses, if its ranks update, which OnMade knows. Of rank 0, which has
+  // opened the files of the run.
+  Status Declare();
+  // The trainer was made: all ranks have read what they begin with.
   Status OnMade(train::Trainer& trainer);
   // Whether a run that failed here can go on.
   bool Survives(const Status& failure) const;
@@ -48,12 +51,13 @@ class Recovery {
   base::RankContext& rank_;
   const int32_t ranks_;
   const std::string resume_;
+  const std::filesystem::file_time_type earlier_;
   Best best_;
-  bool survives_ = false, again_ = false;
-  kit::UniqueFd file_;  // the checkpoint, until all have read it
-  int64_t step_ = -1;   // of it
-  checkpoint::CheckpointInfo info_;
-  int64_t parts_ = 0;  // of it, in the store
+  bool survives_, again_ = false;
+  kit::UniqueFd file_;               // the checkpoint, until all have read it
+  int64_t step_ = -1;                // of it, or of the trainer that has failed
+  checkpoint::CheckpointInfo info_;  // of that one; world_size 0: there is none
+  int64_t parts_ = 0;                // of it, in the store
 };
 
 }  // namespace engine::run

@@ -63,6 +63,35 @@ TEST_F(Survival, RanksThatAreStartedAgainGoOnToTheBit) {
               AllOf(HasSubstr("started again (3 of 3)"), HasSubstr("all ranks go on")));
 }
 
+// Or later, if the machine is slow.
+TEST_F(Survival, ARankThatIsLostBeforeTheFirstStepIsStartedAgain) {
+  auto process = Start("run run.pbtxt -n 2 --restarts 1 --set model.mlp.hidden=2048,2048");
+  const auto has_plugins = [&] {
+    const std::vector<int> ranks = process->Children();
+    return ranks.size() == 2 &&
+           ReadWhole("/proc/" + std::to_string(ranks[0]) + "/maps").find("libengine_tcp") !=
+               std::string::npos;
+  };
+  Await("plugins", has_plugins);
+  kill(process->Children()[1], SIGKILL);
+  const Outcome outcome = process->Wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("started again (1 of 1)"));
+}
+
+TEST_F(Survival, RanksOfALauncherLeaveAfterALossTooMany) {
+  const int port = FreePort();
+  const std::string words =
+      "run run.pbtxt -q --min-ranks 2 --set train.steps=100000000 --set output.metrics=run.jsonl";
+  auto first = Start(words, TorchrunRank(0, 2, port)),
+       second = Start(words, TorchrunRank(1, 2, port));
+  AwaitSteps(5);
+  kill(second->pid(), SIGKILL);
+  const std::string err = Refusal(first->Wait(), 200);
+  EXPECT_THAT(err, HasSubstr("rank 1: its connection to rank 0 ended"));
+  second->Wait();
+}
+
 TEST_F(Survival, FewerRanksKeepTheBatch) {
   Train("-n 3 --min-ranks 2", 1);
   EXPECT_LT(LargestDifference(), 1e-5);
@@ -94,6 +123,19 @@ TEST_F(Survival, ShardedStatesComeFromTheCheckpoint) {
   const Outcome outcome = process->Wait();
   EXPECT_EQ(outcome.exit_code, 130);
   EXPECT_THAT(outcome.err, HasSubstr("all go back to model.safetensors"));
+}
+
+TEST_F(Survival, ACheckpointOfAnotherRunIsNoneToGoBackTo) {
+  const std::string words =
+      "--set train.shard_optimizer=true --set output.checkpoint=m.safetensors ";
+  Output(RunConfig("-q " + words));
+  auto process = StartLongRun("-n 2 --restarts 1 --force " + words);
+  kill(process->Children()[1], SIGKILL);
+  AwaitSteps(StepsWritten() + 15);
+  kill(-process->pid(), SIGINT);
+  const Outcome outcome = process->Wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("all go back to the beginning"));
 }
 
 }  // namespace

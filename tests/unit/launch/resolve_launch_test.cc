@@ -244,6 +244,7 @@ TEST(ResolveLaunch, WrongFlags) {
       {{.insecure = true}, {}, "are for members that join over a network"},
       {{.key_file = "key", .insecure = true}, kTorchrun, "drop one of them"},
       {{.restarts = 1}, {}, "add -n N"},
+      {{.world_size = 2, .min_ranks = 3}, {}, "more than the 2"},
       {{.world_size = 2, .threads = true, .restarts = 1}, {}, "--threads makes threads"},
       {{.servers = 1, .serve_at = "n0:1"}, kTorchrun, "drop --serve-at"},
   });

@@ -146,6 +146,43 @@ TEST(Supervisor, ALostRankIsReplacedAndAllBeginAgain) {
   EXPECT_TRUE(three.a.client.shape().left.empty());
 }
 
+// Tickets of rank 0, which nobody listens to any more when they come.
+TEST(Supervisor, WhatWasPostedBeforeALossIsNotHeardAfterIt) {
+  Regrouping three(/*replacements=*/1);
+  EXPECT_THAT(three.a.client.Post("of the first time"), IsOk());
+  three.c.reset();
+  three.run.Notices(1);
+  auto other = std::async([&] { return three.Rejoin(three.b); });
+  SocketRank again(std::move(three.spare), 2, 3);
+  EXPECT_THAT(three.Rejoin(three.a), IsOk());
+  EXPECT_THAT(other.get(), IsOk());
+  std::promise<std::string> heard;
+  three.b.client.Listen([&](std::string_view text) { heard.set_value(std::string(text)); });
+  EXPECT_THAT(three.a.client.Post("of the second"), IsOk());
+  EXPECT_EQ(heard.get_future().get(), "of the second");
+  three.b.client.Listen(nullptr);
+}
+
+// Whose peer is lost while they meet.
+TEST(Supervisor, RanksThatFailToMeetBecauseOfALossEndNothing) {
+  Regrouping three(/*replacements=*/1);
+  three.b.client.Report(Status::Error(StatusCode::kRendezvous, "a connection broke"));
+  three.c.reset();
+  three.run.Notices(1);
+  auto other = std::async([&] { return three.Rejoin(three.b); });
+  SocketRank again(std::move(three.spare), 2, 3);
+  EXPECT_THAT(three.Rejoin(three.a), IsOk());
+  EXPECT_THAT(other.get(), IsOk());
+}
+
+TEST(Supervisor, ARunThatDoesNotKeepItsStepsEndsWithALoss) {
+  Regrouping three(/*replacements=*/1);
+  EXPECT_THAT(three.b.client.Set(kNoRegroupKey, ""), IsOk());
+  three.c.reset();
+  EXPECT_THAT(three.Rejoin(three.a), FailsWith(StatusCode::kPeerLost, HasSubstr("rank 2")));
+  EXPECT_EQ(three.run.Finish().Outcome().status.rank(), 2);
+}
+
 TEST(Supervisor, TheRestHasNewNumbersWhereNobodyComes) {
   Regrouping three(/*replacements=*/0, /*min_ranks=*/2);
   three.c.reset();
