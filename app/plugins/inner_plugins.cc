@@ -52,10 +52,7 @@ class InnerCommunicator final : public CommunicatorBase {
         group_(std::move(group)),
         abort_(abort),
         token_(abort.Listen([this](const Status& reason) { Abort(reason); })) {}
-  ~InnerCommunicator() override {
-    abort_.Forget(token_);
-    group_->Close();
-  }
+  ~InnerCommunicator() override { abort_.Forget(token_); }
 
   void* Query(std::string_view id) noexcept override { return made_->Query(id, 0); }
   CommunicatorTraits traits() const noexcept override { return made_->traits(); }

@@ -208,7 +208,8 @@ Status Cluster::FindTable() {
 }
 
 // Compares the defaults with what is better, which leaves its figures in `turns_`; again with rounds
-// of their own, twice as many, while a busy machine leaves it open who is faster by more than a little.
+// of their own, twice as many, while a busy machine leaves it open who is faster by more than a little,
+// or says it with an interval so wide that it may be luck.
 Status Cluster::UntilClear(size_t sides, const std::function<Status(int times)>& compare) {
   turns_.assign(1, {});  // if there is nothing beside the defaults
   std::string open = sides > 1 ? "open" : "";
@@ -220,7 +221,7 @@ Status Cluster::UntilClear(size_t sides, const std::function<Status(int times)>&
           const auto best = WinnerOf(others, request_.sweep.seed);
           if (!best || turns_[0].empty()) return std::string();
           const Ratio gain = Compare(turns_[0], others[best->contender], request_.sweep.seed);
-          const bool is_clear = Judge(gain) != Conclusion::kNotSeparable || gain.high < 1.05;
+          const bool is_clear = gain.high < 1.05 || (gain.low > 1 && gain.high < 1.5 * gain.low);
           return std::string(is_clear ? "" : "open");
         }));
   }

@@ -15,19 +15,16 @@ namespace engine::kit {
 
 class PassedWork;
 
-// Works for reuse, of one communicator or several. Outlives them while a caller holds a work, from the
-// first Submit to Close: a reference for each work would cost more than the rest of it.
+// Works for reuse, of one communicator or several. Outlives them while a caller holds a work.
 class PassedWorks : public std::enable_shared_from_this<PassedWorks> {
  public:
   PassedWorks() = default;
   PassedWorks(const PassedWorks&) = delete;
   PassedWorks& operator=(const PassedWorks&) = delete;
-  virtual ~PassedWorks() = default;
+  virtual ~PassedWorks();
 
   // Submits to `inner`, whose error it returns as it is. [io-lane]
   Status Submit(Communicator& inner, const Transfer& transfer, Work** out) noexcept;
-  // Once, by the owner, after the last Submit.
-  void Close() noexcept;
 
  protected:
   // What the caller of a work is told of its failure, each time that it asks. [any-thread]
@@ -36,21 +33,8 @@ class PassedWorks : public std::enable_shared_from_this<PassedWorks> {
  private:
   friend class PassedWork;
 
-  PassedWork* closed() noexcept { return reinterpret_cast<PassedWork*>(this); }  // an address alone
-  void Add(int64_t works) noexcept {
-    if (left_.fetch_add(works, std::memory_order_acq_rel) + works == 0) {
-      const auto last = std::move(self_);
-    }
-  }
-
-  std::shared_ptr<PassedWorks> self_;
-  PassedWork* free_ = nullptr;  // a list by `next_`, of Submit
-  int64_t made_ = 0;            // of Submit
-  std::atomic<PassedWork*> returned_{
-      nullptr};  // another list, which Submit takes whole; or closed()
-  // Works that callers hold at Close, which adds them, less those that have been released since: 0
-  // again is the end.
-  std::atomic<int64_t> left_{0};
+  PassedWork* free_ = nullptr;                  // a list by `next_`, of Submit
+  std::atomic<PassedWork*> returned_{nullptr};  // another, which Submit takes whole
 };
 
 class PassedWork final : public WorkBase {
@@ -70,17 +54,12 @@ class PassedWork final : public WorkBase {
   }
   void Release() noexcept override {
     inner_->Release();
-    PassedWorks* const all = all_;
-    PassedWork* first = all->returned_.load(std::memory_order_relaxed);
-    do {
-      if (first == all->closed()) {
-        delete this;
-        return all->Add(-1);
-      }
-      next_ = first;
-      // Publishes next_ to Submit.
-    } while (!all->returned_.compare_exchange_weak(first, this, std::memory_order_release,
-                                                   std::memory_order_relaxed));
+    const std::shared_ptr<PassedWorks> all = std::move(all_);
+    next_ = all->returned_.load(std::memory_order_relaxed);
+    // Publishes next_ to Submit.
+    while (!all->returned_.compare_exchange_weak(next_, this, std::memory_order_release,
+                                                 std::memory_order_relaxed)) {
+    }
   }
 
  private:
@@ -92,29 +71,24 @@ class PassedWork final : public WorkBase {
   }
 
   Work* inner_ = nullptr;
-  PassedWorks* all_ = nullptr;
+  std::shared_ptr<PassedWorks> all_;  // null while it is free
   PassedWork* next_ = nullptr;
 };
 
-inline void PassedWorks::Close() noexcept {
-  int64_t held = made_;
-  for (PassedWork* list : {free_, returned_.exchange(closed(), std::memory_order_acquire)}) {
-    for (; list; --held) delete std::exchange(list, list->next_);
+inline PassedWorks::~PassedWorks() {
+  for (PassedWork* list : {free_, returned_.load()}) {
+    while (list) delete std::exchange(list, list->next_);
   }
-  Add(held);
 }
 
 inline Status PassedWorks::Submit(Communicator& inner, const Transfer& transfer,
                                   Work** out) noexcept {
   if (!free_) free_ = returned_.exchange(nullptr, std::memory_order_acquire);
-  if (!free_) {
-    free_ = new (std::nothrow) PassedWork;
-    if (!free_) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
-    if (made_++ == 0) self_ = shared_from_this();
-  }
+  if (!free_) free_ = new (std::nothrow) PassedWork;
+  if (!free_) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
   ENGINE_RETURN_IF_ERROR(inner.Submit(transfer, &free_->inner_));
   PassedWork* const work = std::exchange(free_, free_->next_);
-  work->all_ = this;
+  work->all_ = shared_from_this();
   *out = work;
   return {};
 }

@@ -121,20 +121,19 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   // The last of `rows` fits all.
   BySize(const RankInfo& ranks, const std::vector<Row>& rows, Inner inner)
       : ranks_(ranks), inner_(std::move(inner)) {
-    for (const auto& [name, one] : inner_) works_[name] = std::make_shared<Works>(name, failure_);
+    std::map<std::string, std::shared_ptr<Works>> works;
+    for (const auto& [name, one] : inner_) works[name] = std::make_shared<Works>(name, failure_);
     for (const Row& row : rows) {
       for (size_t kind = 0; kind < kKinds; ++kind) {
         std::vector<Choice>& choices = choices_[kind];
         const bool is_new = choices.empty() || choices.back().up_to < row.up_to;
         if ((row.kinds & Bit(static_cast<TransferKind>(kind))) == 0 || !is_new) continue;
-        choices.push_back(
-            {row.up_to, inner_.find(row.plugin)->second.get(), works_[row.plugin].get()});
+        choices.push_back({row.up_to, inner_.find(row.plugin)->second.get(), works[row.plugin]});
       }
     }
   }
   ~BySize() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
-    for (const auto& [name, works] : works_) works->Close();
   }
 
   // Any of them takes memory that one of them lends.
@@ -187,7 +186,7 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   struct Choice {
     uint64_t up_to = 0;
     Communicator* communicator = nullptr;
-    Works* works = nullptr;
+    std::shared_ptr<Works> works;
   };
 
   const Choice& Choose(const Transfer& transfer) const noexcept {
@@ -202,7 +201,6 @@ class BySize final : public CommunicatorBase, WireProgressBase {
 
   const RankInfo ranks_;
   const Inner inner_;
-  std::map<std::string, std::shared_ptr<Works>> works_;
   std::array<std::vector<Choice>, kKinds> choices_;  // ascending; the last one takes all
   const std::shared_ptr<kit::Failure> failure_ =
       std::make_shared<kit::Failure>([this](const Status& reason, bool) {

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kHandshakeMs = 5000;
 constexpr int kLingerMs = 200;
-constexpr int64_t kCurveBytes = 64;  // more in a frame that is encrypted: command, nonce, MAC, flags
+constexpr int64_t kCurveBytes =
+    64;                         // more in a frame that is encrypted: command, nonce, MAC, flags
 constexpr int kMinTtlMs = 100;  // ZeroMQ counts in tenths of a second here
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
