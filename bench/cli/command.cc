@@ -42,15 +42,15 @@ Result<int> RunAndPrint(const std::vector<std::string>& command, const bench::Li
                         const launch::StopSignals& signals) {
   ENGINE_ASSIGN_OR_RETURN(const auto scratch, MakeScratch());
   ENGINE_ASSIGN_OR_RETURN(const auto hosts, bench::LinkedHosts::Create(link));
-  const std::vector<bench::Command> ranks = bench::RanksOnHosts(
+  std::vector<bench::Command> ranks = bench::RanksOnHosts(
       {.arguments = command, .environment = environment.variables, .output = ""}, *hosts,
       link.hosts * link.ranks_per_host, scratch->path() + "/output.", link.ranks_per_host);
+  ranks[0].output.clear();  // it says at once how far it is
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   ENGINE_ASSIGN_OR_RETURN(const auto ends, bench::RunTogether(ranks, timeout, &signals));
   const size_t failed = bench::FirstFailure(ends) % ends.size();  // of none the first
-  const int exit_code = ends[failed].exit_code;
-  (exit_code == 0 ? std::cout : std::cerr) << std::ifstream(ranks[failed].output).rdbuf();
-  return exit_code;
+  if (failed != 0) std::cerr << std::ifstream(ranks[failed].output).rdbuf();
+  return ends[failed].exit_code;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void AddBenchHosts(CLI::App& bench, const command::Environment& environment, int
   hosts->add_option("--timeout", flags->timeout_s, "Seconds until it is ended")
       ->check(CLI::Range(1.0, 86400.0));
   hosts->footer(
-      "Prints what rank 0 printed, or what the rank did that failed, and returns its exit code.");
+      "Prints what rank 0 prints, then what the rank did that failed, and returns its exit code.");
   hosts->callback([flags, &environment, exit_code] {
     *exit_code = RunOnHosts(flags->command, flags->link, environment, flags->timeout_s);
   });

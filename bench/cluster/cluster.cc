@@ -11,6 +11,7 @@ namespace engine::bench {
 namespace {
 
 constexpr int kFirstRounds = 4;  // of many sides, of which few are looked at again
+constexpr int kMostTimes = 4;    // as many rounds as asked for, in the last comparison
 
 bool IsWrong(const SweepResult& result, size_t contender) {
   return std::any_of(result.rows.begin(), result.rows.end(), [&](const SweepRow& row) {
@@ -42,6 +43,7 @@ class Cluster {
                  std::vector<TrainingSide>* sides);
   Status AddVariants(const TrainingSide& base, std::vector<TrainingSide>* sides);
   Result<size_t> Race(const char* title, const std::vector<TrainingSide>& sides, int rounds);
+  Status UntilClear(size_t sides, const std::function<Status(int times)>& compare);
   void Conclude(const std::string& first, const std::string& where,
                 const std::vector<std::string>& fragments);
   // Collective: what rank 0 says.
@@ -205,6 +207,27 @@ Status Cluster::FindTable() {
   return {};
 }
 
+// Compares the defaults with what is better, which leaves its figures in `turns_`; again with rounds
+// of their own, twice as many, while a busy machine leaves it open who is faster by more than a little,
+// or says it with an interval so wide that it may be luck.
+Status Cluster::UntilClear(size_t sides, const std::function<Status(int times)>& compare) {
+  turns_.assign(1, {});  // if there is nothing beside the defaults
+  std::string open = sides > 1 ? "open" : "";
+  for (int times = 1; !open.empty() && times <= kMostTimes; times *= 2) {
+    ENGINE_RETURN_IF_ERROR(compare(times));
+    ENGINE_ASSIGN_OR_RETURN(
+        open, Decide([&] {
+          const std::vector<Turns> others(turns_.begin() + 1, turns_.end());
+          const auto best = WinnerOf(others, request_.sweep.seed);
+          if (!best || turns_[0].empty()) return std::string();
+          const Ratio gain = Compare(turns_[0], others[best->contender], request_.sweep.seed);
+          const bool is_clear = gain.high < 1.05 || (gain.low > 1 && gain.high < 1.5 * gain.low);
+          return std::string(is_clear ? "" : "open");
+        }));
+  }
+  return {};
+}
+
 // The first of `turns_` are the defaults. What is not surely faster is not recommended: a fragment
 // has to be worth its lines.
 void Cluster::Conclude(const std::string& first, const std::string& where,
@@ -258,12 +281,13 @@ Status Cluster::CompareCommunicators() {
     request.contenders.push_back(*found);
     fragments.push_back(Fragment({found->choice}));
   }
-  turns_.assign(1, {});
-  if (request.contenders.size() > 1) {
+  ENGINE_RETURN_IF_ERROR(UntilClear(request.contenders.size(), [&](int times) -> Status {
     Say("the best ones beside the default");
+    request.blocks = times * request_.sweep.blocks;
     ENGINE_ASSIGN_OR_RETURN(const SweepResult result, Sweep(request));
     turns_ = OverSizes(result);
-  }
+    return {};
+  }));
   Conclude(first, std::string("in ") + Name(request.kind) + " over all sizes", fragments);
   return {};
 }
@@ -347,9 +371,10 @@ Status Cluster::CompareTraining() {
                                  : sides[best].name + ", " + side.name;
     ENGINE_RETURN_IF_ERROR(AddSide(name, side.plugins, side.options, &last));
   }
-  turns_.assign(1, {});  // if there is nothing beside the defaults
-  const auto raced = Race("the best beside the defaults", last, 2 * request_.sweep.blocks);
-  if (!raced.ok()) return raced.status();
+  ENGINE_RETURN_IF_ERROR(UntilClear(last.size(), [&](int times) -> Status {
+    const char* const title = times == 1 ? "the best beside the defaults" : "with more rounds";
+    return Race(title, last, 2 * times * request_.sweep.blocks).status();
+  }));
   std::vector<std::string> fragments;
   for (const TrainingSide& side : last) {
     const plugin::PluginSelection& chosen = side.config.plugins();

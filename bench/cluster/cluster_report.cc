@@ -48,6 +48,7 @@ std::vector<TextTable> PairTables(const ClusterResult& result, bool spread) {
     for (size_t i = 0; i < request.contenders.size() && found.rows.size() == 2; ++i) {
       const Summary &small = found.rows[0].timings[kInPlace][i].us,
                     &large = found.rows[1].timings[kInPlace][i].us;
+      if (small.median <= 0) continue;  // it is among those left out
       const auto rate = [&](double us) { return fmt::format("{:.3f}", kLargeBytes / us * 1e-3); };
       table.rows.push_back({request.contenders[i].label, TimeText(small, spread),
                             large.median <= 0 ? "-"

@@ -79,9 +79,11 @@ Result<Child> Child::Start(const Command& command) {
   kit::UniqueFd streams[3];
   for (int i = 0; i < 3; ++i) {
     const int how = i == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_APPEND;
-    streams[i] = kit::UniqueFd(open(files[i].c_str(), how | O_CLOEXEC, 0644));
+    streams[i] = kit::UniqueFd(files[i].empty() ? fcntl(i, F_DUPFD_CLOEXEC, 0)
+                                                : open(files[i].c_str(), how | O_CLOEXEC, 0644));
     if (streams[i]) continue;
-    return Status::Error(StatusCode::kStorage, "cannot open %s: %s", files[i].c_str(),
+    return Status::Error(StatusCode::kStorage, "cannot open %s: %s",
+                         files[i].empty() ? "the standard output" : files[i].c_str(),
                          strerror(errno));
   }
   int ends[2];

@@ -16,9 +16,9 @@ namespace engine::bench {
 struct Command {
   std::vector<std::string> arguments;  // the first is the program: a path, or a name in PATH
   std::map<std::string, std::string> environment;  // all of it
-  std::string output;                              // file for what it prints
-  std::string errors = "";                         // file for its errors; empty: `output` too
-  std::string input = "/dev/null";                 // file that it reads
+  std::string output;               // file for what it prints; empty: where this process prints
+  std::string errors = "";          // file for its errors; empty: `output` too
+  std::string input = "/dev/null";  // file that it reads
 };
 
 struct ProcessEnd {

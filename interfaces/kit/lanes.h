@@ -96,6 +96,7 @@ class Lanes::LaneWork final : public PooledWork {
   Lane* lane = nullptr;  // constant while it is pending
 
  private:
+  void Carry() noexcept override;
   void Help(Clock::time_point give_up) noexcept override;
   void Want() noexcept override;
 };
@@ -177,7 +178,7 @@ class Lanes::Lane {
     PooledWork* const work = head_;
     running_ = true;
     ++begun_;
-    begun_at_ = Clock::now();
+    begun_at_ = CoarseNow();
     ++inside_;
     lock.unlock();
     Status status;
@@ -225,10 +226,14 @@ inline std::chrono::milliseconds Tick(int64_t timeout_ms) noexcept {
   return std::chrono::milliseconds(std::clamp<int64_t>(timeout_ms / 4, 10, 1000));
 }
 
-inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
+inline void Lanes::LaneWork::Carry() noexcept {
   // A callback belongs on a thread of the communicator.
   const bool small = SizeBytes(transfer()) <= kHelpBytes;
-  if (small && give_up >= deadline() && !has_callback()) lane->RunIfNext(this);
+  if (small && !has_callback()) lane->RunIfNext(this);
+}
+
+inline void Lanes::LaneWork::Help(Clock::time_point give_up) noexcept {
+  if (give_up >= deadline()) Carry();
   if (!terminal()) Want();
   if (lane->spin.count() == 0) return;
   const Clock::time_point end = std::min(give_up, Clock::now() + lane->spin);
@@ -274,8 +279,10 @@ inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
   // and say so.
   Lane& lane = *lanes_[submitted_++ % lanes_.size()];
   static_cast<LaneWork*>(work)->lane = &lane;
+  // Another thread may run and release it as soon as it is queued.
+  const Clock::time_point next = work->submitted() + Tick(transfer.timeout_ms);
   lane.Enqueue(work);
-  watcher_->Watch(Clock::now() + Tick(transfer.timeout_ms));
+  watcher_->Watch(next);
   return {};
 }
 

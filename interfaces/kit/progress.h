@@ -50,7 +50,7 @@ class Progress final : public WireProgressBase {
   // By this rank. [any-thread]
   void Moved(uint64_t bytes) noexcept {
     bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    last_ns_.store(MonotonicNs(), std::memory_order_relaxed);
+    last_ns_.store(CoarseNow().time_since_epoch().count(), std::memory_order_relaxed);
   }
   // When anything last moved, here or where this rank looked. [any-thread]
   Clock::time_point last() const noexcept {

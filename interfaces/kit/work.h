@@ -49,6 +49,7 @@ class PooledWork : public WorkBase {
     return std::max(deadline_, moved + (deadline_ - submitted_));
   }
   Clock::time_point deadline() const noexcept { return deadline_; }  // ... if it never has
+  Clock::time_point submitted() const noexcept { return submitted_; }
   bool terminal() const noexcept { return Has(kTerminal); }
 
   // The first byte leaves. The first call counts. [any-thread]
@@ -81,6 +82,8 @@ class PooledWork : public WorkBase {
   void Release() noexcept final;
 
  protected:
+  // A thread will wait for this transfer as long as its timeout, and so it may run it. [any-thread]
+  virtual void Carry() noexcept {}
   // A thread waits for this transfer, until `give_up` at most: it may run it, and those before it.
   // It sleeps when this returns. [any-thread]
   virtual void Help(Clock::time_point give_up) noexcept { (void)give_up; }
@@ -230,6 +233,8 @@ inline void PooledWork::Complete(Status status) noexcept {
 }
 
 inline Status PooledWork::WaitHost(int64_t timeout_ms) noexcept {
+  // What is small ends in less time than reading the clock a few times takes.
+  if (!terminal() && timeout_ms >= transfer_.timeout_ms) Carry();
   if (terminal()) return status_;
   const Clock::time_point give_up = DeadlineIn(timeout_ms);
   Help(give_up);

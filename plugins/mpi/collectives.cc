@@ -13,13 +13,15 @@
 namespace engine::mpi {
 namespace {
 
-constexpr int kAbortTag = 1;
+constexpr int kOpeningTag = 0, kAbortTag = 1;
 constexpr size_t kId = sizeof(kit::TransferId);
 constexpr size_t kMostStaged = 4 << 20;  // bytes of all slices of a chunk
-// Data of a rank, and of all, in an opening: one step and not three, where bytes cost less than
-// steps. With its id a message fits into what MPI libraries send unasked.
+// An opening with data saves two steps, where bytes cost less than those. Few ranks send it to each
+// other in pieces that MPI libraries send unasked; what more of them have is left to a collective.
+constexpr size_t kFewRanks = 8, kPiece = 4032;
+constexpr size_t kMostToFew = 16 << 10;  // bytes that a rank sends, ids apart
 constexpr size_t kMostInOpening = 2016, kMostInAllOpening = 64 << 10;
-constexpr int kLooks = 16;  // at a request, before anything else is looked at
+constexpr int kLooks = 32;  // at requests, before anything else is looked at, clocks too
 // A thread spins, then yields, then sleeps. Ranks that have all come to a transfer are at work; until
 // then they may compute.
 constexpr std::chrono::microseconds kSpinTime(50), kYieldTime(1000), kSleep(50);
@@ -63,12 +65,16 @@ Collectives::Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks,
       size_(static_cast<size_t>(ranks.world_size)),
       message_bytes_(
           std::max<size_t>(std::min(message_bytes, kMostStaged / size_) & ~size_t{63}, 64)),
-      opening_bytes_(std::min(kMostInOpening, kMostInAllOpening / size_)),
+      is_few_(size_ <= kFewRanks),
+      opening_bytes_(is_few_ ? kMostToFew / (size_ - 1)
+                             : std::min(kMostInOpening, kMostInAllOpening / size_)),
       has_core_(HasCore(library, comm)),
       progress_(progress),
       memory_(std::make_unique<Memory>(broken_)) {
   memory_->aborts.resize(size_, MPI_REQUEST_NULL);
-  memory_->opening.resize(size_ * (kId + opening_bytes_));
+  const size_t pieces = (kId + opening_bytes_ + kPiece - 1) / kPiece;
+  memory_->opening.resize(size_ * pieces * kPiece);
+  memory_->opened.resize(is_few_ ? 2 * (size_ - 1) * pieces : 1, MPI_REQUEST_NULL);
   for (Chunk& chunk : memory_->chunks) {
     chunk.copies.resize(size_ * message_bytes_);
     chunk.received.resize(size_ * message_bytes_);
@@ -122,7 +128,7 @@ Status Collectives::Move(const Transfer& transfer) noexcept {
     Chunk &chunk = chunks[number % 2], &next = chunks[(number + 1) % 2];
     const size_t end = chunk.first + chunk.size;
     if (end < size) ENGINE_RETURN_IF_ERROR(Start(transfer, end, next));
-    ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, true));
+    ENGINE_RETURN_IF_ERROR(Wait({&chunk.request, 1}, true));
     ENGINE_RETURN_IF_ERROR(Finish(transfer, chunk));
     progress_.Moved(chunk.slice * size_);
     if (end == size) return {};
@@ -133,25 +139,50 @@ Status Collectives::Move(const Transfer& transfer) noexcept {
 
 Status Collectives::Open(const Transfer& transfer, size_t sent) noexcept {
   const size_t data = sent <= opening_bytes_ ? sent : 0;
-  stride_ = kId + data;
+  stride_ = is_few_ ? memory_->opening.size() / size_ : kId + data;
   std::byte* const messages = memory_->opening.data();
   const kit::TransferId id = kit::IdOf(transfer);
   std::memcpy(messages + rank_ * stride_, &id, kId);
   if (transfer.send != nullptr) Copy(messages + rank_ * stride_ + kId, transfer.send, data);
   return StatusOf(library_.Call([&] {
+    if (is_few_) return SendToEach(messages, kId + data);
+    opened_ = 1;
     return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, messages, static_cast<int>(stride_), MPI_BYTE,
-                          comm_, &memory_->opened);
+                          comm_, memory_->opened.data());
   }));
 }
 
+// The first pieces come first, and have room for those of any transfer: ids tell which differs.
+int Collectives::SendToEach(std::byte* messages, size_t bytes) noexcept {
+  int error = MPI_SUCCESS;
+  opened_ = 0;
+  for (const bool sends : {false, true}) {
+    for (size_t at = 0; at < bytes; at += kPiece) {
+      const auto size = static_cast<int>(sends ? std::min(kPiece, bytes - at) : kPiece);
+      for (size_t peer = 0; peer < size_ && error == MPI_SUCCESS; ++peer) {
+        if (peer == rank_) continue;
+        std::byte* const piece = messages + (sends ? rank_ : peer) * stride_ + at;
+        MPI_Request* const request = &memory_->opened[opened_++];
+        const auto rank = static_cast<int>(peer);
+        error = sends ? MPI_Isend(piece, size, MPI_BYTE, rank, kOpeningTag, comm_, request)
+                      : MPI_Irecv(piece, size, MPI_BYTE, rank, kOpeningTag, comm_, request);
+      }
+    }
+  }
+  return error;
+}
+
 Status Collectives::AwaitOpening(const Transfer& transfer) noexcept {
-  ENGINE_RETURN_IF_ERROR(Wait(&memory_->opened, false));
+  const std::span<MPI_Request> all(memory_->opened.data(), opened_);
+  const size_t ids = is_few_ ? size_ - 1 : 1;
+  ENGINE_RETURN_IF_ERROR(Wait(all.first(ids), false));
   const kit::TransferId own = kit::IdOf(transfer);
   for (int32_t rank = 0; rank < ranks_.world_size; ++rank) {
     kit::TransferId theirs;
     std::memcpy(&theirs, memory_->opening.data() + static_cast<size_t>(rank) * stride_, kId);
     if (!Agree(own, theirs)) return Disagreement(own, theirs, rank);
   }
+  ENGINE_RETURN_IF_ERROR(Wait(all.subspan(ids), true));
   progress_.Moved(stride_ * size_);
   return {};
 }
@@ -254,7 +285,7 @@ Status Collectives::Finish(const Transfer& transfer, Chunk& chunk) noexcept {
       const size_t own = rank_ * chunk.slice;
       Reduce(transfer, from + own, theirs, chunk.slice, sums + own, chunk.SliceOf(rank_));
       ENGINE_RETURN_IF_ERROR(Gather(chunk, sums, chunk.slice));
-      ENGINE_RETURN_IF_ERROR(Wait(&chunk.request, true));
+      ENGINE_RETURN_IF_ERROR(Wait({&chunk.request, 1}, true));
       Copy(to, sums, chunk.size);
       return {};
     }
@@ -290,20 +321,22 @@ void Collectives::Reduce(const Transfer& transfer, const std::byte* own, const s
 }
 
 // MPI moves what is looked at. Deadlines are the lane's, which stops it.
-Status Collectives::Wait(MPI_Request* request, bool all_came) noexcept {
-  const kit::Clock::time_point begun = kit::Clock::now();
-  while (true) {
+Status Collectives::Wait(std::span<MPI_Request> requests, bool all_came) noexcept {
+  kit::Clock::time_point begun;
+  for (bool first = true;; first = false) {
     int done = 0;
     const int error = library_.Call([&] {
       int failed = MPI_SUCCESS;
       for (int look = 0; look < kLooks && done == 0 && failed == MPI_SUCCESS; ++look) {
-        failed = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        failed = MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                             MPI_STATUSES_IGNORE);
       }
       return failed;
     });
     ENGINE_RETURN_IF_ERROR(StatusOf(error));
     if (done != 0) return {};
     if (stopped_) return Status::Error(StatusCode::kAborted, "the communicator was stopped");
+    if (first) begun = kit::Clock::now();
     const auto waited = kit::Clock::now() - begun;
     if (has_core_ && waited < (all_came ? kYieldTime : kSpinTime)) continue;
     if (waited < kYieldTime) {

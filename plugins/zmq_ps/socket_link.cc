@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kHandshakeMs = 5000;
 constexpr int kLingerMs = 200;
+constexpr int64_t kCurveBytes =
+    64;                         // more in a frame that is encrypted: command, nonce, MAC, flags
 constexpr int kMinTtlMs = 100;  // ZeroMQ counts in tenths of a second here
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
@@ -109,8 +111,9 @@ Link::Link(::zmq::context_t& context, ::zmq::socket_type type, const ConnectionS
     : socket_(context, type), faults_(settings.faults), monitor_(context, socket_) {
   const int timeout_ms = settings.heartbeat.timeout_ms;
   socket_.set(::zmq::sockopt::linger, kLingerMs);
-  socket_.set(::zmq::sockopt::maxmsgsize, std::max(static_cast<int64_t>(settings.flow.slice_bytes),
-                                                   static_cast<int64_t>(kMaxListBytes)));
+  socket_.set(::zmq::sockopt::maxmsgsize,
+              kCurveBytes + std::max(static_cast<int64_t>(settings.flow.slice_bytes),
+                                     static_cast<int64_t>(kMaxListBytes)));
   socket_.set(::zmq::sockopt::rcvhwm, 0);
   socket_.set(::zmq::sockopt::handshake_ivl, kHandshakeMs);
   socket_.set(::zmq::sockopt::heartbeat_ivl, settings.heartbeat.interval_ms);
