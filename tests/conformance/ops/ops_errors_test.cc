@@ -1,17 +1,15 @@
 // Wrong inputs of the ops that the engine's own models are made of: each is one sentence that names
 // the op and what it found.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "engine/ext/accelerator.h"
 #include "tests/conformance/ops/op_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 class OpErrors : public ::testing::TestWithParam<std::string> {
  protected:

@@ -16,9 +16,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::TempFolder;
 using weights::Element;
 using weights::ReadFloats;
