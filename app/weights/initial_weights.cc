@@ -84,7 +84,7 @@ bool Contains(const Shape& larger, const Shape& part) {
 std::optional<std::vector<float>> ValuesFor(const Candidate& candidate, const Shape& ours,
                                             const TorchLayout& layout, bool is_checkpoint) {
   const StoredTensor& stored = *candidate.stored;
-  if (stored.element == Element::kOther) return std::nullopt;
+  if (stored.element == 0) return std::nullopt;
   constexpr Order kSwapped = {1, 0, 2, 3, 4, 5};
   const bool swap = candidate.transpose && stored.shape.ndim == 2;
   const Shape shape = swap ? Permuted(stored.shape, kSwapped) : stored.shape;
@@ -183,8 +183,7 @@ Status ReadInitialWeights(const WeightFile& file, const config::InitOptions& opt
     auto values = ValuesFor(candidate->second, parameter.shape, layouts[i], file.is_checkpoint());
     if (!values) {
       problems[parameter.name] = wanted + " is " + ShapeText(stored.shape) +
-                                 (stored.element == Element::kOther ? " of integers" : "") +
-                                 " there" +
+                                 (stored.element == 0 ? " of integers" : "") + " there" +
                                  (stored.name == parameter.name ? "" : ", as " + stored.name);
       continue;
     }

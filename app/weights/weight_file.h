@@ -2,6 +2,7 @@
 // HuggingFace) or the initialisers of an ONNX model.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,13 +12,11 @@
 
 namespace engine::weights {
 
-enum class Element { kFloat64, kFloat32, kFloat16, kBFloat16, kOther };
-
 struct StoredTensor {
   std::string name;
   Shape shape;
-  Element element = Element::kOther;  // kOther: of integers, which are nobody's weights
-  const void* data = nullptr;         // perhaps not aligned
+  int32_t element = 0;         // of onnx::TensorProto::DataType; 0: of integers, nobody's weights
+  const void* data = nullptr;  // perhaps not aligned
 };
 
 // Constant after Open. [any-thread]
@@ -39,7 +38,7 @@ class WeightFile {
   bool is_checkpoint_ = false;
 };
 
-// The values of `tensor`, which is not kOther, rounded to float32 where it has more digits.
+// The values of `tensor`, which are no integers, rounded to float32 where it has more digits.
 std::vector<float> ReadFloats(const StoredTensor& tensor);
 
 }  // namespace engine::weights

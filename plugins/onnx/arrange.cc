@@ -31,11 +31,10 @@ Groups Runs(const Layout& layout, std::span<const int> order) {
 
 }  // namespace
 
-Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept) {
+Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept, size_t most) {
   Groups groups;
   for (const int axis : order) groups.push_back({axis});
-  for (size_t i = layout.batched ? 1 : 0;
-       groups.size() > size_t{kMaxDims} && i + 1 + kept < groups.size();) {
+  for (size_t i = layout.batched ? 1 : 0; groups.size() > most && i + 1 + kept < groups.size();) {
     groups[i].insert(groups[i].end(), groups[i + 1].begin(), groups[i + 1].end());
     groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(i) + 1);
   }

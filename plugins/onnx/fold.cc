@@ -289,13 +289,8 @@ Result<Tensor> FoldTrilu(const Node& node, Inputs inputs) {
 
 Result<Tensor> FoldReduce(const Node& node, Inputs inputs) {
   const Tensor& x = *inputs[0];
-  const Dims axes = ListOf(node, "axes", InputOr(inputs, 1));
-  if (axes.empty() && node.Int("noop_with_empty_axes", 0) != 0) return x;
-  std::vector<bool> reduced(x.dims.size(), axes.empty());
-  for (const int64_t given : axes) {
-    ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, given, x.dims.size()));
-    reduced[axis] = true;
-  }
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<bool> reduced,
+                          ReducedDims(node, InputOr(inputs, 1), x.dims.size()));
   Dims kept = x.dims, shape;
   for (size_t i = 0; i < kept.size(); ++i) {
     if (reduced[i]) kept[i] = 1;

@@ -41,14 +41,14 @@ Result<Plane> PlaneOf(Lowering& lowering, const Node& node, const Value& x) {
 }
 
 // What an op gave as (B, H, W, C), called (N, C, H, W) or (N, C, L).
-void SetPlane(Lowering& lowering, const Node& node, const Plane& plane, ModelValue made) {
+Status GivePlane(Lowering& lowering, const Node& node, const Plane& plane, ModelValue made) {
   const Shape shape = lowering.Spec(made).shape;
   const Dims line = {lowering.samples(), shape[2], shape[3]};
   const Dims whole = {lowering.samples(), shape[1], shape[2], shape[3]};
   Layout layout = Layout::RowMajor(plane.is_line ? line : whole, true, lowering.samples());
   const int64_t order[] = {0, plane.is_line ? 2 : 3, 1, 2};
   layout.Permute(std::span(order).first(plane.is_line ? 3 : 4));
-  lowering.Set(node.output(0), {.engine = made, .layout = std::move(layout)});
+  return Give(lowering, node, made, std::move(layout));
 }
 
 // A list of an attribute as rows and columns.
@@ -132,8 +132,7 @@ Status LowerConv(Lowering& lowering, const Node& node) {
                           lowering.EmitLayer(node, transposed ? "conv_transpose2d" : "conv2d",
                                              plane.input, weight, weight_groups, !plane.is_line,
                                              node.HasInput(2) ? &bias : nullptr, attributes));
-  SetPlane(lowering, node, plane, made);
-  return {};
+  return GivePlane(lowering, node, plane, made);
 }
 
 Status LowerPool(Lowering& lowering, const Node& node) {
@@ -155,8 +154,7 @@ Status LowerPool(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(
       const ModelValue made,
       lowering.Emit(node.name(), is_max ? "max_pool" : "avg_pool", {plane.input}, attributes));
-  SetPlane(lowering, node, plane, made);
-  return {};
+  return GivePlane(lowering, node, plane, made);
 }
 
 Status LowerGlobalPool(Lowering& lowering, const Node& node) {
@@ -166,9 +164,7 @@ Status LowerGlobalPool(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const ModelValue made, lowering.Emit(node.name(), op, {plane.input}));
   Dims shape = x.Shape();
   std::fill(shape.begin() + 2, shape.end(), 1);
-  lowering.Set(node.output(0),
-               {.engine = made, .layout = Layout::RowMajor(shape, true, lowering.samples())});
-  return {};
+  return Give(lowering, node, made, Layout::RowMajor(shape, true, lowering.samples()));
 }
 
 // Extents of the result, from the sizes or the scales of the node: (N, C, H, W) with N and C as they
@@ -228,8 +224,7 @@ Status LowerResize(Lowering& lowering, const Node& node) {
                                         {IntsAttribute("size", size),
                                          kit::Word("mode", mode == "linear" ? "bilinear" : mode),
                                          kit::Word("coordinates", coordinates)}));
-  SetPlane(lowering, node, plane, made);
-  return {};
+  return GivePlane(lowering, node, plane, made);
 }
 
 constexpr HandlerEntry kHandlers[] = {

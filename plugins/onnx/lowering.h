@@ -183,8 +183,9 @@ std::span<const HandlerEntry> NormHandlers();
 std::span<const HandlerEntry> ProductHandlers();
 
 // Each axis of an order a dimension; adjacent ones, but not samples nor the last `kept`, are put
-// together where there would be more than a tensor can have.
-Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept = 0);
+// together where there would be more than `most`.
+Groups OneEach(const Layout& layout, std::span<const int> order, size_t kept = 0,
+               size_t most = kMaxDims);
 // An attribute that is a list; `values` is borrowed.
 inline OptionValue IntsAttribute(std::string_view name, const Dims& values) {
   return {.name = name, .type = OptionType::kInts, .integers = values};

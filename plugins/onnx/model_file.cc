@@ -1,9 +1,7 @@
 #include "model_file.h"
 
 #include <cstdio>
-#include <cstring>
 
-#include "kit/float16.h"
 #include "onnx_kit/tensors.h"
 
 namespace engine::onnx {
@@ -13,46 +11,6 @@ using proto::TensorProto;
 
 constexpr int64_t kFirstOpset = 11, kLastOpset = 18;
 const std::string kNone;
-
-template <typename Element>
-Element At(const uint8_t* bytes, size_t i) {
-  Element element;
-  std::memcpy(&element, bytes + i * sizeof element, sizeof element);
-  return element;
-}
-
-double Element(int32_t type, const uint8_t* bytes, size_t i) {
-  switch (type) {
-    case TensorProto::DOUBLE:
-      return At<double>(bytes, i);
-    case TensorProto::INT64:
-      return static_cast<double>(At<int64_t>(bytes, i));
-    case TensorProto::FLOAT:
-      return At<float>(bytes, i);
-    case TensorProto::INT32:
-      return At<int32_t>(bytes, i);
-    case TensorProto::FLOAT16:
-      return kit::FromFloat16(At<uint16_t>(bytes, i));
-    case TensorProto::BFLOAT16:
-      return kit::FromBFloat16(At<uint16_t>(bytes, i));
-    case TensorProto::INT16:
-      return At<int16_t>(bytes, i);
-    case TensorProto::UINT16:
-      return At<uint16_t>(bytes, i);
-    case TensorProto::INT8:
-      return At<int8_t>(bytes, i);
-    default:
-      return At<uint8_t>(bytes, i);
-  }
-}
-
-// By way of double, which all of them fit in but the largest integers.
-template <typename Out>
-void Convert(int32_t type, std::span<const uint8_t> bytes, std::span<Out> values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<Out>(Element(type, bytes.data(), i));
-  }
-}
 
 }  // namespace
 
@@ -102,17 +60,8 @@ Status Node::Damaged(const char* format, ...) const {
 }
 
 Tensor::Type TypeOf(int64_t data_type) {
-  switch (data_type) {
-    case TensorProto::FLOAT:
-    case TensorProto::DOUBLE:
-    case TensorProto::FLOAT16:
-    case TensorProto::BFLOAT16:
-      return Tensor::Type::kFloat;
-    case TensorProto::BOOL:
-      return Tensor::Type::kBool;
-    default:
-      return Tensor::Type::kInt;
-  }
+  if (onnx_kit::IsFloat(data_type)) return Tensor::Type::kFloat;
+  return data_type == TensorProto::BOOL ? Tensor::Type::kBool : Tensor::Type::kInt;
 }
 
 Dims DimsOf(const TensorProto& tensor) {
@@ -151,7 +100,7 @@ Status ModelFile::Read(const TensorProto& tensor, std::span<float> values) const
     return Status::Error(StatusCode::kBadData, "%s: tensor '%s' has %zu elements, and not %zu",
                          path_.c_str(), tensor.name().c_str(), count, values.size());
   }
-  Convert(tensor.data_type(), elements->bytes, values);
+  onnx_kit::Convert(tensor.data_type(), elements->bytes.data(), values);
   return {};
 }
 
@@ -159,7 +108,7 @@ Result<Tensor> ReadTensor(const TensorProto& tensor, const std::string& path) {
   ENGINE_ASSIGN_OR_RETURN(const auto elements, onnx_kit::ReadElements(tensor, path));
   Tensor read{TypeOf(tensor.data_type()), DimsOf(tensor), {}};
   read.values.resize(static_cast<size_t>(read.count()));
-  Convert(tensor.data_type(), elements.bytes, std::span(read.values));
+  onnx_kit::Convert(tensor.data_type(), elements.bytes.data(), std::span(read.values));
   return read;
 }
 

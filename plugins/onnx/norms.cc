@@ -52,13 +52,8 @@ Status LowerReduce(Lowering& lowering, const Node& node) {
   ENGINE_ASSIGN_OR_RETURN(const Value x, lowering.Input(node, 0));
   ENGINE_ASSIGN_OR_RETURN(const auto given, lowering.Constant(node, 1));
   const Layout& layout = x.layout;
-  const Dims dims = ListOf(node, "axes", given.get());
-  const bool all = dims.empty() && node.Int("noop_with_empty_axes", 0) == 0;
-  std::vector<bool> reduced(layout.dims.size(), all);
-  for (const int64_t dim : dims) {
-    ENGINE_ASSIGN_OR_RETURN(const int64_t at, AxisOf(node, dim, reduced.size()));
-    reduced[at] = true;
-  }
+  ENGINE_ASSIGN_OR_RETURN(const std::vector<bool> reduced,
+                          ReducedDims(node, given.get(), layout.dims.size()));
   Dims axes;
   for (size_t i = 0; i < reduced.size(); ++i) {
     for (const int axis : layout.dims[i]) {
@@ -182,11 +177,7 @@ Result<Last> MakeLast(Lowering& lowering, const Node& node, const Value& x,
   for (const int axis : x.layout.MemoryOrder()) {
     if (std::ranges::find(inner, axis) == inner.end()) order.push_back(axis);
   }
-  Groups groups = OneEach(x.layout, order);
-  while (groups.size() > size_t{kMaxDims} - 1) {
-    groups[1].insert(groups[1].end(), groups[2].begin(), groups[2].end());
-    groups.erase(groups.begin() + 2);
-  }
+  Groups groups = OneEach(x.layout, order, 0, size_t{kMaxDims} - 1);
   if (groups.empty()) groups.emplace_back();
   groups.push_back(inner);
   order.insert(order.end(), inner.begin(), inner.end());

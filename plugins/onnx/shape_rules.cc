@@ -16,6 +16,16 @@ Dims ListOf(const Node& node, std::string_view attribute, const Tensor* input,
   return input != nullptr ? input->Ints() : node.Ints(attribute, otherwise);
 }
 
+Result<std::vector<bool>> ReducedDims(const Node& node, const Tensor* given, size_t rank) {
+  const Dims axes = ListOf(node, "axes", given);
+  std::vector<bool> reduced(rank, axes.empty() && node.Int("noop_with_empty_axes", 0) == 0);
+  for (const int64_t one : axes) {
+    ENGINE_ASSIGN_OR_RETURN(const int64_t axis, AxisOf(node, one, rank));
+    reduced[axis] = true;
+  }
+  return reduced;
+}
+
 Result<Dims> BroadcastShape(const Node& node, const Dims& a, const Dims& b) {
   Dims shape = a.size() >= b.size() ? a : b;
   const Dims& other = a.size() >= b.size() ? b : a;

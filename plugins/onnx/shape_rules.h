@@ -34,6 +34,8 @@ Dims ListOf(const Node& node, std::string_view attribute, const Tensor* input,
             const Dims& otherwise = {});
 // Of a dimension counted from the end if negative; kBadData when there is none.
 Result<int64_t> AxisOf(const Node& node, int64_t axis, size_t rank);
+// Of each dimension whether a reduction reduces it; `given` is its list, or null.
+Result<std::vector<bool>> ReducedDims(const Node& node, const Tensor* given, size_t rank);
 
 // The elements of a tensor in the order of a walk through `extents`.
 struct Positions {

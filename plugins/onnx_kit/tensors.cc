@@ -132,6 +132,11 @@ size_t BytesOfElement(int32_t type) {
   }
 }
 
+bool IsFloat(int64_t type) {
+  return type == TensorProto::FLOAT || type == TensorProto::DOUBLE ||
+         type == TensorProto::FLOAT16 || type == TensorProto::BFLOAT16;
+}
+
 Result<Elements> ReadElements(const TensorProto& tensor, const std::string& path) {
   auto elements = Read(tensor, path);
   if (elements.ok()) return elements;

@@ -5,13 +5,12 @@
 //   EXPECT_THAT(ReadTrace(path), FailsWith(StatusCode::kBadData, HasSubstr("it is empty")));
 #pragma once
 
-#include <gmock/gmock.h>
-
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "engine/status.h"
+#include "tests/support/matchers.h"
 
 namespace engine {
 

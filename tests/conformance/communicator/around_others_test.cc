@@ -1,11 +1,11 @@
 // What hier and by_size promise beyond the contract of communicators.
-#include <gmock/gmock.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/matchers.h"
 #include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::test {
@@ -15,8 +15,6 @@ using conform::Must;
 using conform::RunRanks;
 using conform::SubmitAndWait;
 using conform::TransferBuffers;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Overrides = conform::OptionValues::Overrides;
 
 conform::PluginUnderTest Around(const std::string& name, const std::vector<std::string>& inner) {

@@ -1,6 +1,5 @@
 // What the plugins over TCP promise beyond the contract of communicators.
 #include <arpa/inet.h>
-#include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,13 +13,12 @@
 #include "plugins/tcp/wire.h"
 #include "plugins/tcp_kit/handshake.h"
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temp_folder.h"
 #include "tools/conform/communicator/communicator_rig.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr char kLibrary[] = ENGINE_TEST_PLUGIN_DIR "/libengine_tcp.so";
 

@@ -1,16 +1,14 @@
 // clip_value and clip_norm against their formulas in double precision, alone and as a chain.
-#include <gmock/gmock.h>
 
 #include <cmath>
 #include <limits>
 
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/matchers.h"
 #include "tools/conform/hook/hook_rig.h"
 
 namespace engine::test {
 namespace {
-
-using testing::HasSubstr;
 
 const std::string kClipValue = PluginPath("clip_value"), kClipNorm = PluginPath("clip_norm");
 

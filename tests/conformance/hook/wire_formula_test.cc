@@ -1,5 +1,4 @@
 // cast_bf16, cast_fp16 and topk against formulas in double precision.
-#include <gmock/gmock.h>
 
 #include <bit>
 #include <cmath>
@@ -7,12 +6,11 @@
 #include <numeric>
 
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/matchers.h"
 #include "tools/conform/hook/wire_rig.h"
 
 namespace engine::test {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

@@ -1,16 +1,14 @@
 // The orders of the compute lane that the schedulers of this repository promise.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using testing::ElementsAre;
 
 // Offers all tasks in the order given and returns the order in which the compute lane takes them.
 std::vector<uint32_t> OrderTaken(Scheduler& scheduler, const std::vector<uint32_t>& offered) {

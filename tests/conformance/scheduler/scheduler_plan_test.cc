@@ -1,15 +1,12 @@
 // What each scheduler of this repository makes travel together.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::SizeIs;
 using Sizes = std::vector<int64_t>;
 

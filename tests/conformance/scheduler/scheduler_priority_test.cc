@@ -1,16 +1,13 @@
 // When priority_sched starts transfers: order, credit, and how long an urgent gradient waits.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <deque>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 // Buckets of 4096 bytes, two of which may be under way.
 EventPlayer Play(const ModelSketch& model) {

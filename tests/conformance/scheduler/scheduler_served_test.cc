@@ -1,17 +1,14 @@
 // Buckets that are pushed to servers and pulled from them: what each scheduler of this
 // repository promises.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 // A server that orders by priority must not turn another order into one by need.
 TEST(ServedPriorities, AreThoseOfASchedulerThatOrdersByNeed) {

@@ -1,16 +1,13 @@
 // When the schedulers with a fixed order start transfers, and what overlaps with what.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "tests/conformance/scheduler/scheduler_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 const OptionValues::Overrides kEachAlone = {{"fuse_bytes", "0"}};
 const OptionValues::Overrides kGroups = {{"group_bytes", "0"}};

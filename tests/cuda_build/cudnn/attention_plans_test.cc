@@ -1,20 +1,15 @@
 // Who computes attention where cuDNN cannot.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string_view>
 
 #include "cudnn_attention.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_host.h"
 
 namespace engine::cuda_ops::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class AttentionChoice : public ::testing::Test {
  protected:

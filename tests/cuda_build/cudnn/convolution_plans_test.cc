@@ -1,5 +1,4 @@
 // The real cuDNN plans convolutions for GPUs that are described to it.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -8,12 +7,10 @@
 
 #include "cudnn_convolution.h"
 #include "tests/cuda_build/cudnn/devices.h"
+#include "tests/support/matchers.h"
 
 namespace engine::cuda_ops::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int64_t kLimit = int64_t{512} << 20;
 

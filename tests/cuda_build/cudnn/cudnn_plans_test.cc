@@ -1,6 +1,5 @@
 // The real cuDNN plans attention for GPUs that are described to it: no GPU is needed. What it takes
 // and how much scratch it wants is printed.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -10,13 +9,11 @@
 #include "cudnn_attention.h"
 #include "tests/cuda_build/cudnn/devices.h"
 #include "tests/cuda_build/cudnn/fake_libcuda.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_host.h"
 
 namespace engine::cuda_ops::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
 

@@ -1,6 +1,5 @@
 // The file of choices: what is written is found, by all ranks alike; damage costs the damaged line
 // only, and what is not this file stays as it was.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,15 +7,12 @@
 #include <string>
 
 #include "blas_tune.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_host.h"
 #include "tests/support/temp_folder.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class TuneFileTest : public ::testing::Test {
  protected:

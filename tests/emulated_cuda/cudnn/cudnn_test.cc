@@ -1,15 +1,13 @@
 // What is said of a cuDNN that cannot be used.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "cudnn_library.h"
+#include "tests/support/matchers.h"
 
 namespace engine::cuda_ops {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(Cudnn, ALibraryThatCannotBeUsedIsNamedWithTheReasonAndTheFix) {
   const struct {

@@ -1,13 +1,10 @@
 // What goes wrong in NCCL, and what users are told.
-#include <gmock/gmock.h>
 
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
 

@@ -1,13 +1,11 @@
 // Several transfers in one launch.
-#include <gmock/gmock.h>
 
 #include "engine/ext/grouped_transfers.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 Status TrySubmit(Communicator& communicator, Array<const Transfer> transfers, Work** work) {
   return Query<GroupedTransfers>(communicator)->SubmitGroup(transfers, work);

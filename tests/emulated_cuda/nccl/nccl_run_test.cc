@@ -1,13 +1,11 @@
 // Whole runs of the engine with cuda_ops and nccl over fakes: what comes out is what cpu_ops and
 // shm give, and what goes wrong is told in the same way.
 #include "tests/emulated_cuda/engine_runs.h"
+#include "tests/support/matchers.h"
 #include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Sums are rounded in another order by other ops, which training carries on.
 constexpr double kTolerance = 2e-4;

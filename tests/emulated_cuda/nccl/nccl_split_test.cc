@@ -1,14 +1,13 @@
 // Communicators of some of the ranks, split from that of all.
-#include <gmock/gmock.h>
 
 #include "engine/ext/grouped_transfers.h"
 #include "engine/ext/sub_groups.h"
 #include "tests/emulated_cuda/nccl/nccl_rig.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
 
-using ::testing::HasSubstr;
 using Child = std::unique_ptr<Communicator>;
 
 constexpr int64_t kDeadlineMs = 1000;

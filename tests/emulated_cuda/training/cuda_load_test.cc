@@ -1,20 +1,16 @@
 // The plugins for GPUs as they are delivered, without fakes: what they need, what they show, and what
 // they say on a machine without a GPU.
 #include <dlfcn.h>
-#include <gmock/gmock.h>
 
 #include <array>
 #include <cstdio>
 #include <string>
 
 #include "tests/conformance/plugin_under_test.h"
+#include "tests/support/matchers.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string OutputOf(const std::string& command) {
   std::string output;

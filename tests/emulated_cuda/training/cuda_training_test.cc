@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "tests/emulated_cuda/engine_runs.h"
+#include "tests/support/matchers.h"
 #include "tests/support/training.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class CudaTraining : public EngineRuns {
  protected:

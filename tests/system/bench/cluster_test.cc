@@ -10,10 +10,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 using BenchCluster = CliTest;
 
 constexpr char kCommand[] =

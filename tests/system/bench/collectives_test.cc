@@ -2,15 +2,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 constexpr char kCommand[] = "bench collectives --seconds 0.002 --blocks 1 ";
 

@@ -2,14 +2,13 @@
 #include <boost/asio.hpp>
 
 #include "bench/link/program.h"
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
 using boost::asio::ip::tcp;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // A port of this host that accepts connections and answers none.
 class Listener {

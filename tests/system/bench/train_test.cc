@@ -2,14 +2,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr char kCommand[] = "bench train run.pbtxt -n 2 --warmup 2 --steps ";
 const std::string kShort = std::string(kCommand) + "8 --blocks 1 --quiet ";

@@ -4,15 +4,12 @@
 
 #include <cstdlib>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class BadInput : public CliTest {
  protected:

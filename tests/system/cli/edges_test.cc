@@ -7,15 +7,12 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 #include "tests/unit/data/token_bytes.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMemoryMayBeLimited = false;  // shadow memory takes terabytes of addresses

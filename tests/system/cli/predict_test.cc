@@ -7,13 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using Json = nlohmann::json;
 
 class Predict : public CliTest {

@@ -1,13 +1,11 @@
 // Runs with servers of their own, as processes; tests/system/train/kill_matrix_test.cc has the members
 // that die or stop while all wait for each other.
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Served : public CliTest {
  protected:

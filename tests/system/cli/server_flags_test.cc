@@ -1,11 +1,11 @@
 // What the command line says of servers: usage, runs that have none, servers that find no run.
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using ServerFlags = CliTest;
 
 TEST_F(ServerFlags, WhatCannotBeServedIsRefused) {

@@ -1,13 +1,12 @@
 // Runs that end before their time; tests/system/train/kill_matrix_test.cc has the rest.
 #include <string>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Stop = CliTest;
 
 // Its end takes longer than the grace, in which the other rank fails of it.

@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Survival : public CliTest {
  protected:

@@ -6,13 +6,11 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/support/matchers.h"
 #include "tests/system/launch/probe_test.h"
 
 namespace engine {
 namespace {
-
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 Variables OpenMpiRank(int rank, int world_size) {
   return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/support/engine_process.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temp_folder.h"
 #include "tests/system/launch/probe_test.h"
 
@@ -12,7 +13,6 @@ namespace engine {
 namespace {
 
 using engine::testing::Await;
-using ::testing::HasSubstr;
 
 class ServeAt : public ProbeTest {
  protected:

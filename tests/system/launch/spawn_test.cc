@@ -8,15 +8,12 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/matchers.h"
 #include "tests/system/launch/probe_test.h"
 
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::Not;
 using Spawn = ProbeTest;
 
 TEST_F(Spawn, RanksAreProcessesThatShareAStore) {

@@ -13,7 +13,6 @@
 namespace engine::bench {
 namespace {
 
-using ::testing::HasSubstr;
 using Ranks = std::vector<std::unique_ptr<ProbeProcess>>;
 
 // Down: the host itself knows that it has no link. Unplugged: packets vanish on the way, and every

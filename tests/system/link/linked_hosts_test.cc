@@ -25,10 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using engine::testing::Await;
 using engine::testing::ReadWhole;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 using LinkedHostsTest = LinkTest;
 

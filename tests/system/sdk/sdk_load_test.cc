@@ -13,8 +13,6 @@
 namespace engine::test {
 namespace {
 
-using testing::HasSubstr;
-
 std::string ExamplePath(const std::string& name) {
   return ENGINE_SDK_PLUGIN_DIR "/libengine_" + name + ".so";
 }

@@ -18,9 +18,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 // Indented blocks that begin with "# NAME.pbtxt", by name.
 std::map<std::string, std::string> ConfigurationsOfThePage() {
   std::istringstream page(ReadWhole(ENGINE_TEST_SOURCE_DIR "/docs/data.md"));

@@ -14,9 +14,6 @@
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 using Moved = std::multiset<std::pair<int64_t, int64_t>>;  // bucket and bytes
 
 class InnerTest : public RunTest {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <sstream>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
@@ -11,7 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using ::testing::Contains;
-using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 constexpr auto kLimit = std::chrono::seconds(3);   // configured: of a transfer, and of a rendezvous

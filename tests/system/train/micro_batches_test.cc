@@ -1,18 +1,17 @@
 // Micro-batches, loss scale and rates of single parameters in whole runs. That such runs go on from
 // their checkpoints: resume_system_test.cc.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using MicroBatches = RunTest;
 
 std::string Parts(const std::string& parts) {

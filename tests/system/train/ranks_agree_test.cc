@@ -1,6 +1,5 @@
 // That ranks have the same parameters is looked at, and that those which should not have is not;
 // ranks that come late to an evaluation are waited for.
-#include <gmock/gmock.h>
 
 #include <fstream>
 #include <string>
@@ -8,13 +7,12 @@
 
 #include "app/launch/launch.h"
 #include "app/run/training.h"
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using RanksAgree = RunTest;
 
 const std::string kOddRank = ENGINE_TEST_FIXTURES "/libengine_odd_rank.so";

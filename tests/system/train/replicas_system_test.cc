@@ -1,19 +1,16 @@
 // Ops that see all ranks, and buffers: any number of ranks trains the model that one rank trains,
 // whatever carries it.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Sums of several ranks are rounded elsewhere than those of one, which batch norm and training
 // carry on.

@@ -1,19 +1,16 @@
 // A run that was interrupted and goes on is the run that was not interrupted.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 using Resume = RunTest;
 

@@ -1,5 +1,4 @@
 // Weights that leave a run and come into another one, and models that other programs run.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,14 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 using Weights = RunTest;
 

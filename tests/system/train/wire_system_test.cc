@@ -1,20 +1,16 @@
 // Whole runs whose gradients travel in another form: cast_bf16, cast_fp16, topk.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr char kConfig[] =
     "seed: 3 model { mlp { hidden: [48, 32] } }\n"

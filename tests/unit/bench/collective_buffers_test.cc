@@ -1,6 +1,5 @@
 #include "bench/collectives/collective_buffers.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,11 +8,10 @@
 #include <vector>
 
 #include "kit/float16.h"
+#include "tests/support/matchers.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 

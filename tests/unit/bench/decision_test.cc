@@ -1,16 +1,14 @@
 #include "bench/cluster/decision.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace engine::bench {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 const std::vector<std::string> kNames = {"tcp", "shm"};
 

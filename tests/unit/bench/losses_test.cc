@@ -1,15 +1,13 @@
 #include "bench/training/losses.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "tests/support/matchers.h"
+
 namespace engine::bench {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 RunResult RunOf(SideId side, std::vector<double> losses) {
   return {.side = side, .losses = std::move(losses)};

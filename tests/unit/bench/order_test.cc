@@ -1,12 +1,11 @@
 #include "bench/training/order.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::ElementsAre;
 
 std::string Letters(const std::vector<Turn>& order) {
   std::string letters;

@@ -13,7 +13,6 @@
 namespace engine::bench {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class ProcessGroup : public ::testing::Test {

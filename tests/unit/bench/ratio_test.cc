@@ -1,15 +1,14 @@
 #include "bench/statistics/ratio.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "tests/support/matchers.h"
+
 namespace engine::bench {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr uint64_t kSeed = 20240229;
 

@@ -1,20 +1,14 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "bench/report/train_report.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/bench/sample_result.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 TrainResult Concluded(TrainResult result) {
   Conclude(&result);

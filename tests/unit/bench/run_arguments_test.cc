@@ -1,13 +1,11 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bench/machine/machine.h"
 #include "bench/training/engine_run.h"
+#include "tests/support/matchers.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::StartsWith;
 
 TrainRequest Request() {
   TrainRequest request;

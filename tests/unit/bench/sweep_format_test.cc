@@ -1,16 +1,13 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "bench/collectives/format.h"
+#include "tests/support/matchers.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 Timing TimingOf(double us, int64_t bytes, int64_t wrong) {
   Timing timing{.wrong = wrong, .iterations = wrong > 0 ? 0 : 100};

@@ -1,12 +1,11 @@
 #include "bench/collectives/sweep.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace engine::bench {
 namespace {
-
-using ::testing::ElementsAre;
 
 TEST(Sizes, RiseByTheFactorWithoutRepetition) {
   SweepRequest request{.min_bytes = 4, .max_bytes = 64};

@@ -9,8 +9,6 @@ namespace engine::bench {
 namespace {
 
 using ::testing::DoubleEq;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr int64_t kMs = 1000000;
 

@@ -1,11 +1,8 @@
+#include "tests/support/matchers.h"
 #include "tests/unit/config/config_fixture.h"
 
 namespace engine::config {
 namespace {
-
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 TEST_F(ConfigTest, ErrorsShowTheLineAndACaret) {
   EXPECT_EQ(Refusal("seed: 1\n\ttrain { stepps: 3 }\n" + std::string(kPlugins)),

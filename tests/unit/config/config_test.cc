@@ -10,10 +10,6 @@
 namespace engine::config {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 std::vector<std::string> Plugins(const Config& config) {
   // As they are printed: plugins: "a", a line each.
   std::vector<std::string> names;

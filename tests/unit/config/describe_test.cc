@@ -1,14 +1,10 @@
 #include "app/config/describe.h"
 
-#include <gmock/gmock.h>
-
+#include "tests/support/matchers.h"
 #include "tests/unit/plugin/plugin_folder.h"
 
 namespace engine::config {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
   plugin::PluginFolder first, second;

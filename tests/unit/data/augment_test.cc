@@ -14,8 +14,6 @@
 namespace engine {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int64_t kChannels = 2, kRows = 5, kColumns = 7;
 constexpr int64_t kImages = 40;
 

@@ -18,7 +18,6 @@ namespace engine {
 namespace {
 
 using data::LoaderOptions;
-using ::testing::HasSubstr;
 using train::BatchRequest;
 
 // Sample i is {i, epoch}, its target {i, -i}. There are none to hold out.

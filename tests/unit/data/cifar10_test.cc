@@ -12,10 +12,8 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
 using testing::CifarPixel;
 using testing::CifarRecords;
-using ::testing::HasSubstr;
 
 class Cifar10 : public testing::DatasetTest {
  protected:

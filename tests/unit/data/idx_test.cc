@@ -14,9 +14,7 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
 using testing::Gzip;
-using ::testing::HasSubstr;
 using testing::IdxHeader;
 using testing::IdxImages;
 using testing::IdxLabels;

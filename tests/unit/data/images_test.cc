@@ -14,11 +14,7 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::FloatNear;
-using ::testing::HasSubstr;
 using testing::JpegBytes;
 using testing::OpenedDataset;
 using testing::PngBytes;

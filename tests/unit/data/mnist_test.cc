@@ -12,7 +12,6 @@ namespace engine {
 namespace {
 
 using testing::Gzip;
-using ::testing::HasSubstr;
 using testing::IdxHeader;
 using testing::IdxImages;
 using testing::IdxLabels;

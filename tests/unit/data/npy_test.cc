@@ -16,8 +16,6 @@ namespace {
 
 using data_kit::NumberArray;
 using data_kit::OpenNpy;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::NpyBytes;
 using testing::TempFolder;
 using testing::ZipBytes;

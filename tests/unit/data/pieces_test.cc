@@ -15,8 +15,6 @@
 namespace engine {
 namespace {
 
-using ::testing::HasSubstr;
-
 class Pieces : public testing::DatasetTest {
  protected:
   Pieces() : DatasetTest("text") {

@@ -12,9 +12,6 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::NpyBytes;
 using testing::OpenedDataset;
 

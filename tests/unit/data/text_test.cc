@@ -13,9 +13,6 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::OpenedDataset;
 using testing::SplitView;
 using testing::TempFolder;

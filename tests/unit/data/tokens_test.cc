@@ -13,10 +13,7 @@
 namespace engine {
 namespace {
 
-using ::testing::AllOf;
 using testing::Counting;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::OpenedDataset;
 using testing::TokenBytes;
 using testing::TokenHeader;

@@ -7,9 +7,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 TEST(AcceleratorFailureTest, AFaultOfTheDataEndsTheRunWithItsSentence) {
   for (const int size : {1, 2}) {
     std::atomic<int> calls{0};

@@ -13,10 +13,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 void ExpectNear(const std::vector<AsyncOutcome>& made, const std::vector<AsyncOutcome>& wanted) {
   ASSERT_EQ(made.size(), wanted.size());
   for (size_t r = 0; r < made.size(); ++r) {

@@ -11,9 +11,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 using Schedulers = std::function<std::unique_ptr<Scheduler>(int rank)>;
 
 // Offers groups, each of which is seen to be one that ranks may carry out in any order.

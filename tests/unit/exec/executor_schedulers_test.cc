@@ -8,9 +8,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 // Sends what the next forward pass needs first, one transfer at a time.
 class ForwardOrderScheduler final : public RandomScheduler {
  public:

@@ -8,8 +8,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::HasSubstr;
-
 // One step after the other, and steps that overlap, with transfers that take their time.
 TEST(ExecutorTest, AnyLegalOrderGivesTheSameBitsAsTheSequentialOne) {
   Rig sequential;

@@ -21,7 +21,7 @@ inline void Put(const OpCall& call, int i, int64_t k, float value) {
 
 // outputs[0] of each element, by `of(k)`.
 template <typename Of>
-Status Each(const OpCall& call, const Of& of) {
+Status FillOutput(const OpCall& call, const Of& of) {
   for (int64_t k = 0; k < call.outputs[0].count(); ++k) call.outputs[0].f32()[k] = of(k);
   return {};
 }
@@ -80,7 +80,7 @@ class ScaleOp : public FakeOp {
   }
   Status Forward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &w = call.inputs[1];
-    return Each(call, [&](int64_t k) { return x.f32()[k] * w.f32()[k % w.count()]; });
+    return FillOutput(call, [&](int64_t k) { return x.f32()[k] * w.f32()[k % w.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &w = call.inputs[1];
@@ -106,7 +106,7 @@ class ShiftOp final : public FakeOp {
   }
   Status Forward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &b = call.inputs[1];
-    return Each(call, [&](int64_t k) { return x.f32()[k] + b.f32()[k % b.count()]; });
+    return FillOutput(call, [&](int64_t k) { return x.f32()[k] + b.f32()[k % b.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
     const float* const dy = call.output_grads[0].f32();
@@ -124,7 +124,7 @@ class AddOp final : public FakeOp {
   }
   Status Forward(const OpCall& call) noexcept override {
     const TensorView &a = call.inputs[0], &b = call.inputs[1];
-    return Each(call, [&](int64_t k) { return a.f32()[k] + b.f32()[k]; });
+    return FillOutput(call, [&](int64_t k) { return a.f32()[k] + b.f32()[k]; });
   }
   Status Backward(const OpCall& call) noexcept override {
     const float* const dy = call.output_grads[0].f32();
@@ -147,7 +147,7 @@ class DoubledSumOp final : public FakeOp {
     signature->accumulates = accumulates_ ? all : 0;
   }
   Status Forward(const OpCall& call) noexcept override {
-    return Each(call, [&](int64_t k) {
+    return FillOutput(call, [&](int64_t k) {
       float sum = 0;
       for (const TensorView& input : call.inputs) sum += input.f32()[k];
       return 2 * sum;
@@ -176,7 +176,7 @@ class ConstantOp final : public FakeOp {
   }
   Status Forward(const OpCall& call) noexcept override {
     const TensorView& w = call.inputs[1];
-    return Each(call, [&](int64_t k) { return w.f32()[k % w.count()]; });
+    return FillOutput(call, [&](int64_t k) { return w.f32()[k % w.count()]; });
   }
   Status Backward(const OpCall& call) noexcept override {
     PutSums(call, [&](int64_t k) { return call.output_grads[0].f32()[k]; });
@@ -194,7 +194,7 @@ class NoiseOp final : public FakeOp {
   Status Forward(const OpCall& call) noexcept override {
     const int64_t width = call.inputs[0].shape.Count(1);
     first_ = call.first_sample;
-    return Each(call, [&](int64_t k) {
+    return FillOutput(call, [&](int64_t k) {
       const auto position = first_ + static_cast<uint64_t>(k / width);
       const auto noise = static_cast<float>((position * 7 + call.step * 3) % 11);
       return call.inputs[0].f32()[k] + noise / 16;
@@ -226,7 +226,7 @@ class RoundedScaleOp final : public FakeOp {
     signature->accumulates = 3;
   }
   Status Forward(const OpCall& call) noexcept override {
-    return Each(call, [&](int64_t k) { return call.inputs[0].f32()[k] * Weight(call, k); });
+    return FillOutput(call, [&](int64_t k) { return call.inputs[0].f32()[k] * Weight(call, k); });
   }
   Status Backward(const OpCall& call) noexcept override {
     const float* const dy = call.output_grads[0].f32();
@@ -297,7 +297,7 @@ class AccumulateOp final : public OpBase {
   }
   Status Forward(const OpCall& call) noexcept override {
     float* const sum = call.outputs[0].f32();
-    return Each(call, [&](int64_t k) { return sum[k] + call.inputs[1].f32()[k]; });
+    return FillOutput(call, [&](int64_t k) { return sum[k] + call.inputs[1].f32()[k]; });
   }
   Status Backward(const OpCall&) noexcept override {
     return Status::Error(StatusCode::kInternal, "accumulate has no backward");

@@ -16,8 +16,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int64_t kWidth = 4;
 constexpr uint64_t kSteps = 24;
 constexpr plugins::LossScaling kScaling = {

@@ -9,9 +9,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 constexpr int64_t kWidth = 3;
 constexpr int64_t kSamples = 7;
 

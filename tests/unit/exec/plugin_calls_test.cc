@@ -24,7 +24,6 @@ namespace engine::test {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 constexpr int64_t kLookMs = 5, kLimitMs = 60;
 

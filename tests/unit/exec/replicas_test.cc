@@ -12,10 +12,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
-
 constexpr int64_t kWidth = 5;
 
 // Two branches, so that schedulers can choose, and gathers whose results later ones depend on.

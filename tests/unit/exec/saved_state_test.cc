@@ -17,9 +17,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 class Memory : public SavedStateBase {
  public:
   uint32_t state_version() const noexcept final { return 3; }

@@ -10,10 +10,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
-
 constexpr int64_t kWidth = 48;
 constexpr int64_t kSamples = 2;
 constexpr int64_t kRows = 9;

@@ -9,9 +9,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 // forward -> statistics; backward -> transfer -> update -> forward of the next step.
 exec::TaskGraph OneLayer() {
   exec::TaskGraph graph;

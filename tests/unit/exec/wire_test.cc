@@ -10,11 +10,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 constexpr int64_t kWidth = 80;
 constexpr int64_t kSamples = 2;
 constexpr uint64_t kSteps = 8;

@@ -1,14 +1,11 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "app/model/graph_builder.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/graph/graphs.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(GraphBuilder, LayersWithoutANameAreCountedByOp) {
   Net net(FakeOps(), kSamples, {kWidth});

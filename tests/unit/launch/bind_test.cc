@@ -1,6 +1,5 @@
 #include "app/launch/bind.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -8,10 +7,11 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/matchers.h"
+
 namespace engine::launch {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsSubsetOf;
 
 std::set<int> Processors() {

@@ -11,8 +11,6 @@
 namespace engine::launch {
 namespace {
 
-using testing::HasSubstr;
-
 TEST(ParseEndpoint, TakesHostAndPort) {
   const auto endpoint = ValueOf(ParseEndpoint("node1:29500"));
   EXPECT_EQ(endpoint.host, "node1");

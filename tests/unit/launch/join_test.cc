@@ -17,9 +17,6 @@
 namespace engine::launch {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 // Members come over TCP, but for rank 0, which has a socket of its own.
 class NetworkRun : public SocketRun {
  public:

@@ -9,8 +9,6 @@
 namespace engine::launch {
 namespace {
 
-using testing::ElementsAre;
-
 // Ranks 0 to 2 and server 0; losses are allowed.
 class Losses : public testing::Test {
  protected:

@@ -9,8 +9,6 @@
 namespace engine::launch {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using Mode = LaunchPlan::Mode;
 using Variables = EnvironmentVariables;
 

@@ -12,7 +12,6 @@
 namespace engine::launch {
 namespace {
 
-using ::testing::HasSubstr;
 using Side = ServerKey::Side;
 
 class ServerKeyTest : public ::testing::Test {

@@ -14,8 +14,6 @@
 namespace engine::launch {
 namespace {
 
-using ::testing::HasSubstr;
-
 TEST(Servers, AreMembersBesideTheRanks) {
   SocketRun run(SocketRun::SettingsOf({1, 2, true}, kLongMs));
   SocketRank rank(run.Connect(), 0, 1);

@@ -17,8 +17,6 @@
 namespace engine::launch {
 namespace {
 
-using testing::HasSubstr;
-
 bool ClosedByPeer(const kit::UniqueFd& socket) {
   pollfd entry{socket.get(), POLLIN, 0};
   char byte = 0;

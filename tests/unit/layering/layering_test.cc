@@ -6,7 +6,6 @@
 //        <- tools/trace <- app/run
 //        <- tools/simulate, bench <- app/cli (main.cc only)
 //   all of these <- tests
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,13 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/layering/sources.h"
 
 namespace engine::test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::IsEmpty;
 
 // Who may include what: a folder or file, and the folders that it sees beside itself and the SDK.
 // Of several that fit a file the longest counts; a folder without any has no place in the house.

@@ -20,10 +20,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 constexpr int64_t kSamples = 4, kWidth = 3;
 constexpr SampleTensor kInput{.name = "x", .shape = {kWidth}};
 constexpr SampleTensor kClass{.name = "class", .shape = {}, .dtype = DType::kInt32, .classes = 3};

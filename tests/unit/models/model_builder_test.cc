@@ -19,8 +19,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int64_t kWidth = 6, kSamples = 4;
 constexpr std::array<int64_t, 2> kClasses = {4, 3};
 

@@ -19,8 +19,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 constexpr ModelInputs kVectors{
     .input_shape = {12}, .target_shape = {}, .classes = 5, .max_samples = 4};
 constexpr ModelInputs kImages{

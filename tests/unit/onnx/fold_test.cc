@@ -13,8 +13,6 @@
 namespace engine::onnx {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Type = Tensor::Type;
 
 Tensor IntsOf(Dims values) {

@@ -1,16 +1,15 @@
 // Where elements lie: what a layout says is checked against the positions of elements, one by one.
 #include "layout.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace engine::onnx {
 namespace {
-
-using ::testing::ElementsAre;
 
 // For each element in logical order, its position in memory.
 std::vector<int64_t> PositionsOf(const Layout& layout) {

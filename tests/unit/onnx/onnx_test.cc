@@ -15,11 +15,7 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::FloatNear;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::Pointwise;
 constexpr int64_t kSamples = 2;
 

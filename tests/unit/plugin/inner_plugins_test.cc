@@ -14,7 +14,6 @@ namespace engine::plugins {
 namespace {
 
 using plugin::PluginChoice;
-using ::testing::HasSubstr;
 
 constexpr int32_t kRanks = 4;
 const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full").WithRank(1);

@@ -14,8 +14,6 @@
 namespace engine::plugin {
 namespace {
 
-using ::testing::HasSubstr;
-
 class RankPluginsTest : public ::testing::Test {
  protected:
   std::vector<PluginChoice> Good() {

@@ -13,10 +13,6 @@ namespace engine::plugins {
 namespace {
 
 using plugin::PluginFolder;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::StartsWith;
 
 class ReadPluginFileTest : public ::testing::Test {
  protected:

@@ -15,10 +15,6 @@ namespace {
 
 using plugin::OwnedOption;
 using plugin::Views;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::string Refusal(const OptionSpec& spec) {
   const Status status = CheckOptionSpecs({spec}, {});

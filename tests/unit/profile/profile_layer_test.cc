@@ -20,7 +20,6 @@ namespace {
 using profile_ops::GradientAt;
 using profile_ops::Hash;
 using std::chrono::microseconds;
-using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Attributes = OptionValues::Overrides;
 

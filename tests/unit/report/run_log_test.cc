@@ -14,9 +14,6 @@
 namespace engine::report {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::Pair;
 
 std::string Step(int step, double loss) {

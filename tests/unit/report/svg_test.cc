@@ -1,14 +1,13 @@
 #include "tools/report/svg.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace engine::report {
 namespace {
 
 using ::testing::DoubleNear;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(Ticks, AreRound) {
   EXPECT_THAT(Ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));

@@ -9,9 +9,6 @@
 namespace engine::simulate {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 // Tasks without dependencies: only their times matter here.
 class GraphOfNames {
  public:

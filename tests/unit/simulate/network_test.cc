@@ -1,15 +1,14 @@
 #include "tools/simulate/network.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/simulate/toy_step.h"
 
 namespace engine::simulate {
 namespace {
 
 using test::PlainLink;
-using ::testing::ElementsAre;
 using ::testing::Pair;
 
 // When each transfer ends.

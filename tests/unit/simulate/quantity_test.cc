@@ -8,9 +8,6 @@
 namespace engine::simulate {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 TEST(QuantityTest, BitRates) {
   EXPECT_EQ(*ParseBitRate("--bandwidth", "375mbit"), 375e6);
   EXPECT_EQ(*ParseBitRate("--bandwidth", "2.5Gbit"), 2.5e9);

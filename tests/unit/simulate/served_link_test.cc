@@ -1,8 +1,8 @@
 #include "tools/simulate/served_link.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/simulate/toy_step.h"
 
 namespace engine::simulate {
@@ -10,7 +10,6 @@ namespace {
 
 using test::kMs;
 using test::PlainLink;
-using ::testing::ElementsAre;
 using ::testing::Pair;
 
 // Ends of all transfers, in milliseconds, with their tasks.

@@ -1,13 +1,11 @@
 // `engine simulate` as a user runs it.
 #include <nlohmann/json.hpp>
 
+#include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 using SimulateCommandTest = CliTest;
 

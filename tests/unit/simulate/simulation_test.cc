@@ -16,9 +16,7 @@ using test::ToyLayer;
 using test::ToyPriority;
 using test::ToySequential;
 using test::ToyStep;
-using ::testing::AllOf;
 using ::testing::Ge;
-using ::testing::HasSubstr;
 using ::testing::Le;
 
 // Three layers of 2 ms forward and 3 ms backward each: F = 6, B = 9.

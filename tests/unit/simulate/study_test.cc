@@ -16,9 +16,6 @@
 namespace engine::simulate {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 // F = 2 ms, B = 4 ms; the gradients of `back` (1 MB) are ready first, those of `front` (0.1 MB)
 // last.
 constexpr char kConfig[] = R"(

@@ -17,7 +17,6 @@
 namespace engine::checkpoint {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::ReadWhole;
 
 Status WriteText(const std::string& path, std::string_view text) {

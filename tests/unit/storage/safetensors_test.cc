@@ -15,7 +15,6 @@
 namespace engine::checkpoint {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::ReadWhole;
 using testing::TempFolder;
 

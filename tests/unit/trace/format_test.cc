@@ -17,8 +17,6 @@ namespace engine::trace {
 namespace {
 
 using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 std::string TextOf(const Trace& trace) {
   std::string text;

@@ -13,9 +13,6 @@
 namespace engine::trace {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 constexpr double kMs = 1e6;
 
 TraceSummary Summarize(Trace trace, const SummaryOptions& options = {}) {

@@ -14,8 +14,6 @@
 namespace engine::trace {
 namespace {
 
-using ::testing::HasSubstr;
-
 launch::LaunchOutcome RunThreads(int world_size,
                                  const std::function<Status(base::RankContext&)>& body) {
   return launch::Launch(

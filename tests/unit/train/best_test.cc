@@ -1,16 +1,15 @@
 #include "app/run/best.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace engine::run {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Evaluations after steps 10, 20, ...: "k" where one is kept, "e" where the run ends, "-" for neither.
 std::string Judged(Best& best, const std::vector<double>& losses, int64_t step = 0) {

@@ -15,9 +15,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
 constexpr char kConfig[] =
     "model { mlp { hidden: [5] } frozen: \"linear1.bias\" } data { synthetic {} }\n"
     "train { steps: 1 global_batch: 2 }\n"

@@ -22,9 +22,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Pair;
 using testing::ReadWhole;
 using train::CheckpointKind;

@@ -20,8 +20,6 @@ namespace engine::test {
 namespace {
 
 using ::testing::DoubleNear;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 // Held-out samples whose inputs are what the model gives, as it is a view of them.
 struct Samples final : public DatasetBase, public train::BatchSource {

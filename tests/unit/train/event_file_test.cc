@@ -17,7 +17,6 @@
 namespace engine::run {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 

@@ -14,8 +14,6 @@
 namespace engine::run {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 std::vector<Json> Lines(const std::string& path) {

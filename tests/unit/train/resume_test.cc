@@ -14,11 +14,6 @@
 namespace engine::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 checkpoint::CheckpointInfo ThisRun(int64_t global_batch) {
   return {.seed = 3, .world_size = 2, .global_batch = global_batch};
 }

@@ -11,7 +11,6 @@
 namespace engine::train {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 class Retention : public ::testing::Test {

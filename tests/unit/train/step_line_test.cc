@@ -1,16 +1,13 @@
 #include "app/run/step_line.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace engine::run {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 // Steps of 32 samples whose loss is their number, each `ms` after the one before.
 StepLine After(int64_t steps, int ms) {

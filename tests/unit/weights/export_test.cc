@@ -25,11 +25,7 @@ namespace engine::test {
 namespace {
 
 using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
-using ::testing::Not;
 using testing::ReadWhole;
 using testing::TempFolder;
 

@@ -18,10 +18,6 @@ namespace engine::test {
 namespace {
 
 using config::InitOptions;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::TempFolder;
 
 constexpr ModelInputs kVectors{

@@ -1,6 +1,5 @@
 // The conformance kit finds each fault of bad_ops and bad_device, by the test that is there for it and
 // by no other.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,12 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/probe_process.h"
 
 namespace engine::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 nlohmann::json Conform(const std::string& plugin, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(),
