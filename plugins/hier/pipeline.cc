@@ -23,7 +23,7 @@ namespace engine::hier {
 namespace {
 
 // Between the deadlines of stages that a device waits for.
-constexpr int64_t kStageMs = 1000;
+constexpr int64_t kStageMs = 2000;
 
 // Of a transfer inside, which is a chunk at most.
 int64_t InnerTimeoutMs(const Transfer& transfer) noexcept {

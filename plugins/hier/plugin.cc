@@ -1,7 +1,6 @@
 // hier: transfers inside of hosts by one communicator, between them by another.
 #include "engine/plugin.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -9,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/ext/recorded_transfers.h"
 #include "engine/ext/shared_memory.h"
 #include "hosts.h"
 #include "kit/accelerator.h"
@@ -26,7 +24,7 @@
 namespace engine::hier {
 namespace {
 
-class HierCommunicator final : public CommunicatorBase, RecordedTransfersBase {
+class HierCommunicator final : public CommunicatorBase {
  public:
   HierCommunicator(Host& host, const std::string& prefix, const CommunicatorTraits& traits,
                    std::vector<Levels> levels, std::unique_ptr<Communicator> all)
@@ -74,12 +72,7 @@ class HierCommunicator final : public CommunicatorBase, RecordedTransfersBase {
   // Memory of a host's ranks is that of the first lane; the others copy it.
   void* Query(std::string_view id) noexcept override {
     if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
-    if (id == SharedMemory::kId) return levels_[0][0].communicator->Query(id, 0);
-    if (id != RecordedTransfers::kId || queues_.empty()) return nullptr;
-    const bool can = std::ranges::all_of(levels_[0], [](const Level& level) {
-      return engine::Query<RecordedTransfers>(*level.communicator) != nullptr;
-    });
-    return can ? static_cast<RecordedTransfers*>(this) : nullptr;
+    return id == SharedMemory::kId ? levels_[0][0].communicator->Query(id, 0) : nullptr;
   }
   CommunicatorTraits traits() const noexcept override { return traits_; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {

@@ -6,8 +6,8 @@
 namespace engine::hier {
 namespace {
 
-// Later than any stage.
-constexpr int64_t kConfirmMs = 3000;
+// As late as the last stage.
+constexpr int64_t kConfirmMs = 4000;
 
 }  // namespace
 
