@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -17,10 +18,12 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/host.h"
 #include "engine/status.h"
+#include "kit/deadline.h"
 
 namespace engine::kit {
 
@@ -110,9 +113,26 @@ class Failure {
     }
   }
 
+  // Of a rank that nobody has named: what any rank has to say, which may look for a cause itself.
+  Status CauseOfAny(const Status& lost) {
+    const Clock::time_point deadline = DeadlineIn(2 * kCauseMs);
+    for (int32_t rank = 0; Clock::now() < deadline;
+         rank = (rank + 1) % host_->rank_info().world_size) {
+      uint32_t told = 0;
+      std::string text;
+      ENGINE_RETURN_IF_ERROR(host_->StoreHas(Key(rank), &told));
+      if (told && StoreGetString(*host_, Key(rank), kCauseMs, &text).ok()) {
+        return ParseCause(rank, text, lost);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return lost;
+  }
+
   Status RootCause(const Status& lost) noexcept {
     if (!host_) return lost;
     try {
+      if (lost.rank() < 0) return CauseOfAny(lost);
       std::string text;
       if (!StoreGetString(*host_, Key(lost.rank()), kCauseMs, &text).ok()) return lost;
       return ParseCause(lost.rank(), text, lost);

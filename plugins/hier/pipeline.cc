@@ -5,11 +5,14 @@
 //
 // Deadlines. Inner transfers have several times the time of the whole: a rank may stand still on one
 // level because another moves on the other, which kit::Lanes alone sees, through the store. It ends
-// what is late, and the failure aborts both levels.
+// what is late, and the failure aborts both levels. On a device the levels see to it: the clock of a stage
+// begins when those before it have ended here. A rank waits the longer the later the stage, so that
+// who waits for the one that stands still is the first to say so.
 #include "pipeline.h"
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "kit/deadline.h"
@@ -19,13 +22,12 @@
 namespace engine::hier {
 namespace {
 
+// Between the deadlines of stages that a device waits for.
+constexpr int64_t kStageMs = 2000;
+
 // Of a transfer inside, which is a chunk at most.
 int64_t InnerTimeoutMs(const Transfer& transfer) noexcept {
   return 10 * kit::Timeout(transfer.timeout_ms).count();
-}
-
-void Copy(std::byte* to, const std::byte* from, size_t bytes) noexcept {
-  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -40,9 +42,17 @@ Result<Level> Level::Make(Host& host, std::string_view plugin, std::string_view 
   return level;
 }
 
-// Slots that no transfer uses get no pages.
-Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Failure& failure,
-                   kit::Progress& progress)
+Result<std::unique_ptr<Pipeline>> Pipeline::Create(Hosts hosts, const Levels& levels,
+                                                   size_t part_bytes, Device* device,
+                                                   kit::Failure& failure, kit::Progress& progress) {
+  std::unique_ptr<Pipeline> made(
+      new Pipeline(std::move(hosts), levels, part_bytes, device, failure, progress));
+  for (Slot& slot : made->slots_) ENGINE_RETURN_IF_ERROR(made->MakeSlot(slot));
+  return made;
+}
+
+Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, Device* device,
+                   kit::Failure& failure, kit::Progress& progress)
     : hosts_(std::move(hosts)),
       levels_(levels),
       only_(hosts_.count() == 1    ? &levels[0]
@@ -50,19 +60,41 @@ Pipeline::Pipeline(Hosts hosts, const Levels& levels, size_t part_bytes, kit::Fa
                                    : nullptr),
       is_between_(hosts_.even || hosts_.own.local == 0),
       part_bytes_(std::max(part_bytes, hosts_.count() * sizeof(float))),
+      device_(device),
       failure_(failure),
-      progress_(progress) {
-  for (Slot& slot : slots_) {
-    slot.bytes = std::make_unique_for_overwrite<std::byte[]>(hosts_.widest() * part_bytes_);
+      progress_(progress) {}
+
+// On the host, slots that no transfer uses get no pages.
+Status Pipeline::MakeSlot(Slot& slot) {
+  const size_t size = hosts_.widest() * part_bytes_;
+  if (!device_) {
+    slot.bytes = std::make_shared_for_overwrite<std::byte[]>(size);
+    return {};
   }
+  Stream* stream = nullptr;
+  Event* mark = nullptr;
+  void* bytes = nullptr;
+  ENGINE_RETURN_IF_ERROR(device_->CreateStream(&stream));
+  slot.stream.reset(stream);
+  ENGINE_RETURN_IF_ERROR(device_->CreateEvent(&mark));
+  slot.mark.reset(mark);
+  if (only_) return {};
+  ENGINE_RETURN_IF_ERROR(device_->Allocate(size, &bytes));
+  slot.bytes.reset(static_cast<std::byte*>(bytes),
+                   [device = device_](std::byte* memory) { device->Free(memory); });
+  return {};
 }
 
-Status Pipeline::Run(kit::PooledWork& work) noexcept {
+void Pipeline::Take(kit::PooledWork& work) noexcept {
   work_ = &work;
   transfer_ = work.transfer();
   count_ = static_cast<size_t>(transfer_.count);
   send_ = static_cast<const std::byte*>(transfer_.send);
   recv_ = static_cast<std::byte*>(transfer_.recv);
+}
+
+Status Pipeline::Run(kit::PooledWork& work) noexcept {
+  Take(work);
   Status status = RunChunks();
   if (status.ok()) return status;
   status = failure_.Fail(status.WithContext("%s", kit::Describe(transfer_).c_str()));
@@ -75,8 +107,39 @@ Status Pipeline::Run(kit::PooledWork& work) noexcept {
   return status;
 }
 
+// What was queued before an error may still move, so the work tells of it when that has ended.
+Status Pipeline::Queue(QueuedWork& work) noexcept {
+  Take(work);
+  queued_ = &work;
+  ENGINE_RETURN_IF_ERROR(work.Begin(Chunks() * kStages + 1));
+  const Status status = QueueChunks();
+  for (Slot& slot : slots_) slot.work = nullptr;
+  work.EndQueueing(status);
+  return {};
+}
+
+// A transfer of nothing behind all copies tells of the end of all.
+Status Pipeline::QueueChunks() noexcept {
+  const std::span<Slot> used(slots_.data(), std::min(Chunks(), kSlots));
+  Slot& last = used.front();
+  if (transfer_.stream) ENGINE_RETURN_IF_ERROR(transfer_.stream->Record(last.mark.get()));
+  for (Slot& slot : used) {
+    if (transfer_.stream) ENGINE_RETURN_IF_ERROR(slot.stream->Wait(last.mark.get()));
+  }
+  ENGINE_RETURN_IF_ERROR(RunChunks());
+  for (Slot& slot : used.subspan(1)) {
+    ENGINE_RETURN_IF_ERROR(slot.stream->Record(slot.mark.get()));
+    ENGINE_RETURN_IF_ERROR(last.stream->Wait(slot.mark.get()));
+  }
+  Transfer end = transfer_;
+  end.kind = TransferKind::kAllReduce;
+  end.count = 0;
+  last.stages[0] = {levels_.data(), end};
+  return Start(last, 0, Chunks());
+}
+
 Status Pipeline::RunChunks() noexcept {
-  const size_t size = ChunkCount(), chunks = std::max<size_t>(1, (count_ + size - 1) / size);
+  const size_t size = ChunkCount(), chunks = Chunks();
   for (size_t step = 0; step < chunks + kStages; ++step) {
     for (size_t stage = step < chunks ? 0 : step - chunks + 1; stage <= std::min(step, kStages);
          ++stage) {
@@ -85,7 +148,9 @@ Status Pipeline::RunChunks() noexcept {
       if (stage == 0) {
         slot.begin = chunk * size;
         slot.count = std::min(size, count_ - slot.begin);
+        slot.copied = {};
         Prepare(slot);
+        ENGINE_RETURN_IF_ERROR(slot.copied);
       }
       ENGINE_RETURN_IF_ERROR(Await(slot));
       ENGINE_RETURN_IF_ERROR(stage < kStages ? Start(slot, stage, chunk) : Finish(slot));
@@ -100,15 +165,22 @@ Status Pipeline::Start(Slot& slot, size_t stage, size_t chunk) noexcept {
   if (slot.level == nullptr) return {};
   Transfer& transfer = slot.stages[stage].transfer;
   if (transfer.key != 0) transfer.key = transfer.key * 0x9e3779b97f4a7c15 + chunk * kStages + stage;
-  transfer.timeout_ms = InnerTimeoutMs(transfer_);
+  transfer.stream = slot.stream.get();
+  transfer.timeout_ms = device_ ? kit::Timeout(transfer_.timeout_ms).count() + kStageMs * stage
+                                : InnerTimeoutMs(transfer_);
   ENGINE_RETURN_IF_ERROR(slot.level->communicator->Submit(transfer, &slot.work));
-  work_->MarkStarted();
+  if (queued_) {
+    queued_->Add(slot.work);
+  } else {
+    work_->MarkStarted();
+  }
   return {};
 }
 
 // A wait that is longer than the transfer may take lets this thread carry it out.
 Status Pipeline::Await(Slot& slot) noexcept {
   if (slot.work == nullptr) return {};
+  if (queued_) return std::exchange(slot.work, nullptr)->WaitStream(slot.stream.get());
   waits_in_.store(slot.level, std::memory_order_relaxed);
   ENGINE_RETURN_IF_ERROR(slot.work->WaitHost(InnerTimeoutMs(transfer_) + kit::kWorkGraceMs));
   std::exchange(slot.work, nullptr)->Release();
@@ -167,8 +239,8 @@ void Pipeline::PrepareAllReduce(Slot& slot) noexcept {
   const size_t ranks = hosts_.widest(), part = (slot.count + ranks - 1) / ranks;
   if (part * ranks != slot.count) {
     out = slot.bytes.get();
-    Copy(out, in, Bytes(slot.count));
-    std::memset(out + Bytes(slot.count), 0, Bytes(part * ranks - slot.count));
+    Copy(slot, out, in, Bytes(slot.count));
+    Zero(slot, out + Bytes(slot.count), Bytes(part * ranks - slot.count));
     slot.result = in = out;
   }
   std::byte* const own = out + Bytes(part * hosts_.own.local);
@@ -182,7 +254,7 @@ void Pipeline::PrepareReduceScatter(Slot& slot) noexcept {
   std::byte* const all = slot.bytes.get();
   const size_t part = Bytes(slot.count), host_count = hosts_.count() * slot.count;
   for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
-    Copy(all + (hosts_.even ? PlaceOf(rank) : rank) * part,
+    Copy(slot, all + (hosts_.even ? PlaceOf(rank) : rank) * part,
          send_ + Bytes(rank * count_ + slot.begin), part);
   }
   if (!hosts_.even) {
@@ -243,21 +315,39 @@ void Pipeline::Set(Slot& slot, size_t stage, TransferKind kind, const void* send
   slot.stages[stage] = {&levels_[stage % 2], transfer};
 }
 
-Status Pipeline::Finish(const Slot& slot) const noexcept {
+Status Pipeline::Finish(Slot& slot) const noexcept {
   if (slot.result == nullptr) return {};
   const size_t part = Bytes(slot.count);
   std::byte* const out = recv_ + Bytes(slot.begin);
   if (transfer_.kind == TransferKind::kReduceScatter) {
     const auto own = static_cast<size_t>(hosts_.local_ranks()[hosts_.own.local]);
-    Copy(out, slot.result + own * part, part);
+    Copy(slot, out, slot.result + own * part, part);
   } else if (transfer_.kind == TransferKind::kAllGather) {
     for (size_t rank = 0; rank < hosts_.places.size(); ++rank) {
-      Copy(out + Bytes(rank * count_), slot.result + PlaceOf(rank) * part, part);
+      Copy(slot, out + Bytes(rank * count_), slot.result + PlaceOf(rank) * part, part);
     }
   } else {
-    Copy(out, slot.result, part);
+    Copy(slot, out, slot.result, part);
   }
-  return {};
+  return slot.copied;
+}
+
+void Pipeline::Copy(Slot& slot, std::byte* to, const std::byte* from, size_t bytes) const noexcept {
+  if (bytes == 0 || !slot.copied.ok()) return;
+  if (device_) {
+    slot.copied = device_->Copy(to, from, bytes, slot.stream.get());
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void Pipeline::Zero(Slot& slot, std::byte* to, size_t bytes) const noexcept {
+  if (!slot.copied.ok()) return;
+  if (device_) {
+    slot.copied = device_->Zero(to, bytes, slot.stream.get());
+  } else {
+    std::memset(to, 0, bytes);
+  }
 }
 
 }  // namespace engine::hier

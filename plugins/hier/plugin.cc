@@ -10,6 +10,7 @@
 
 #include "engine/ext/shared_memory.h"
 #include "hosts.h"
+#include "kit/accelerator.h"
 #include "kit/communicator.h"
 #include "kit/failure.h"
 #include "kit/inner_communicator.h"
@@ -18,6 +19,7 @@
 #include "kit/progress.h"
 #include "kit/rendezvous.h"
 #include "pipeline.h"
+#include "queued_work.h"
 
 namespace engine::hier {
 namespace {
@@ -25,23 +27,46 @@ namespace {
 class HierCommunicator final : public CommunicatorBase {
  public:
   HierCommunicator(Host& host, const std::string& prefix, const CommunicatorTraits& traits,
-                   const Hosts& hosts, std::vector<Levels> levels, size_t part_bytes)
+                   std::vector<Levels> levels, std::unique_ptr<Communicator> all)
       : ranks_(host.rank_info()),
         traits_(traits),
-        levels_(std::move(levels)),
+        progress_(host, prefix),
         failure_(host, prefix,
                  [this](const Status& reason, bool) {
                    for (const auto& [inner, outer] : levels_) {
                      inner.communicator->Abort(reason);
                      outer.communicator->Abort(reason);
                    }
+                   if (all_) all_->Abort(reason);
                  }),
-        progress_(host, prefix),
-        lanes_("hier", MakeLanes(hosts, part_bytes), std::chrono::microseconds(0), failure_,
-               progress_) {}
-  // Members go from the last to the first: lanes_ joins the threads that use the others.
+        ends_(failure_, progress_),
+        levels_(std::move(levels)),
+        all_(std::move(all)) {
+    ends_.ConfirmBy(all_.get());
+  }
+  // Once.
+  Status MakeLanes(const Hosts& hosts, size_t part_bytes, Device* device) {
+    kit::Transports lanes;
+    for (const Levels& lane : levels_) {
+      if (!device && ranks_.world_size == 1) break;
+      ENGINE_ASSIGN_OR_RETURN(
+          auto made, Pipeline::Create(hosts, lane, part_bytes, device, failure_, progress_));
+      if (device) {
+        queues_.push_back(std::move(made));
+      } else {
+        lanes.push_back(std::move(made));
+      }
+    }
+    if (device) return {};
+    lanes_ = std::make_unique<kit::Lanes>("hier", std::move(lanes), std::chrono::microseconds(0),
+                                          failure_, progress_);
+    return {};
+  }
+  // Members go from the last to the first: lanes_ joins the threads that use the others, and the end
+  // of levels_ that of what is queued.
   ~HierCommunicator() override {
     Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
+    ends_.Stop();
   }
 
   // Memory of a host's ranks is that of the first lane; the others copy it.
@@ -51,27 +76,34 @@ class HierCommunicator final : public CommunicatorBase {
   }
   CommunicatorTraits traits() const noexcept override { return traits_; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "hier", TransferKind::kBarrier));
-    return lanes_.Submit(transfer, out);
+    Transfer checked = transfer;
+    if (!lanes_) checked.stream = nullptr;  // the check is made for host memory
+    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(checked, ranks_, "hier", TransferKind::kBarrier));
+    if (lanes_) return lanes_->Submit(transfer, out);
+    if (failure_.raised()) return failure_.reason();
+    ENGINE_ASSIGN_OR_RETURN(QueuedWork* const work, ends_.Take(transfer));
+    const Status status = queues_[submitted_++ % queues_.size()]->Queue(*work);
+    if (status.ok()) {
+      *out = work;
+    } else {
+      work->Complete(status);
+      work->Release();
+    }
+    return status;
   }
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
-  kit::Transports MakeLanes(const Hosts& hosts, size_t part_bytes) {
-    kit::Transports lanes;
-    for (const Levels& lane : levels_) {
-      if (ranks_.world_size == 1) break;
-      lanes.push_back(std::make_unique<Pipeline>(hosts, lane, part_bytes, failure_, progress_));
-    }
-    return lanes;
-  }
-
   const RankInfo ranks_;
   const CommunicatorTraits traits_;
-  const std::vector<Levels> levels_;  // of each lane
-  kit::Failure failure_;
   kit::Progress progress_;
-  kit::Lanes lanes_;  // uses all of the above
+  kit::Failure failure_;
+  Ends ends_;
+  std::vector<std::unique_ptr<Pipeline>> queues_;  // of lanes on a device
+  uint64_t submitted_ = 0;                         // [io-lane]
+  const std::vector<Levels> levels_;               // of each lane
+  const std::unique_ptr<Communicator> all_;        // ranks, on a device with several hosts
+  std::unique_ptr<kit::Lanes> lanes_;              // of the host, or null; uses all of the above
 };
 
 Result<std::unique_ptr<HierCommunicator>> Make(Host& host, const Options& options) {
@@ -83,7 +115,8 @@ Result<std::unique_ptr<HierCommunicator>> Make(Host& host, const Options& option
   std::vector<Levels> levels(static_cast<size_t>(options.Int("lanes")));
   CommunicatorTraits traits{.kinds = kit::kCollectives,
                             .dtypes = kit::kAllDTypes,
-                            .max_in_flight = static_cast<uint32_t>(levels.size())};
+                            .max_in_flight = static_cast<uint32_t>(levels.size()),
+                            .device_memory = kit::AcceleratorOf(host) ? 1u : 0u};
   for (size_t i = 0; i < 2 * levels.size(); ++i) {
     const char* const option = i % 2 == 0 ? "inner" : "outer";
     const std::string plugin(options.String(option)), label = option + std::to_string(i / 2);
@@ -99,10 +132,17 @@ Result<std::unique_ptr<HierCommunicator>> Make(Host& host, const Options& option
     }
     traits.dtypes &= made.dtypes;
     traits.no_op |= made.no_op;
+    traits.device_memory &= made.device_memory;
   }
-  return std::make_unique<HierCommunicator>(host, rendezvous.prefix(), traits, hosts,
-                                            std::move(levels),
-                                            static_cast<size_t>(options.Int("part_bytes")));
+  std::unique_ptr<Communicator> all;
+  if (traits.device_memory && hosts.count() > 1 && hosts.widest() > 1) {
+    ENGINE_ASSIGN_OR_RETURN(all, kit::MakeInner(host, options.String("outer"), "all"));
+  }
+  auto made = std::make_unique<HierCommunicator>(host, rendezvous.prefix(), traits,
+                                                 std::move(levels), std::move(all));
+  ENGINE_RETURN_IF_ERROR(made->MakeLanes(hosts, static_cast<size_t>(options.Int("part_bytes")),
+                                         traits.device_memory ? host.device() : nullptr));
+  return made;
 }
 
 StatusValue Create(Host& host, const Options& options, Object** out) noexcept {
