@@ -28,7 +28,8 @@ struct Members {
   int ranks = 1;
   int servers = 0;         // of their own
   std::string resume;      // --resume
-  int64_t dies_after = 0;  // > 0: the step after which rank 0 fails, as if it were killed
+  // > 0: the step after which rank 0 fails, as if it were killed, when there is a checkpoint.
+  int64_t dies_after = 0;
 };
 
 // `overrides` are those of --set. The test fails if the run does, unless it may.

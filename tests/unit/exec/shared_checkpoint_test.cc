@@ -31,10 +31,8 @@ class SharedCheckpointTest : public ::testing::Test {
       base::AbortSignal abort;
       MemoryStore store(table, abort);
       const std::atomic<int> stop{0};
-      base::RankContext rank{.info = executor.options().rank,
-                             .store = store,
-                             .abort = abort,
-                             .stop_requested = stop};
+      base::RankContext rank{
+          .info = executor.options().rank, .store = store, .abort = abort, .stop_requested = stop};
       rank.info.rendezvous_timeout_ms = 20000;
       run::RunObserver observer;
       run::CheckpointWriter writer(rank, observer);

@@ -105,9 +105,9 @@ TEST(Safetensors, DigestsOfBeforeAreChecked) {
     const std::string header =
         R"({"__metadata__":{"digest":")" + digest.Text() + R"("},)" + described;
     const uint64_t length = header.size();
-    const std::string path = folder.Write(
-        "model", std::string(reinterpret_cast<const char*>(&length), 8) + header +
-                     (damaged ? "\x01\x02\x03\x05" : data));
+    const std::string path =
+        folder.Write("model", std::string(reinterpret_cast<const char*>(&length), 8) + header +
+                                  (damaged ? "\x01\x02\x03\x05" : data));
     const auto file = SafetensorsFile::Open(path);
     EXPECT_EQ(file.ok(), !damaged);
     if (damaged) {
