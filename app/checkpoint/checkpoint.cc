@@ -64,19 +64,18 @@ bool AllFinite(const void* data, size_t size_bytes) {
 }
 
 // Calls `visit` for what `rank` of `world_size` keeps of the elements [offset, offset + count) where
-// states are sharded: begin and end, and the bucket that they are of.
+// states are sharded: the bucket that they are of, begin and end.
 template <typename Visit>
-Status VisitShards(const exec::FlatLayout& layout, int32_t rank, int32_t world_size, int64_t offset,
-                   int64_t count, Visit visit) {
+void VisitShards(const exec::FlatLayout& layout, int32_t rank, int32_t world_size, int64_t offset,
+                 int64_t count, Visit visit) {
   for (size_t u = 0; u < layout.buckets.size(); ++u) {
     const exec::BucketLayout& bucket = layout.buckets[u];
     const int64_t size = bucket.count / world_size;
     const int64_t first = bucket.offset + rank * size;
     const int64_t begin = std::max(offset, first);
     const int64_t end = std::min(offset + count, first + size);
-    if (begin < end) ENGINE_RETURN_IF_ERROR(visit(static_cast<int32_t>(u), begin, end));
+    if (begin < end) visit(static_cast<int32_t>(u), begin, end);
   }
-  return {};
 }
 
 // The share of `writer` in what all have: `before` bytes, then this tensor, of `all`.
@@ -153,6 +152,35 @@ std::vector<NamedTensor> TensorsOf(const exec::Executor& executor, bool shards) 
   return tensors;
 }
 
+// Of `tensors`, as TensorsOf has them for this writer.
+void AddParts(const exec::Executor& executor, const Writer& writer,
+              std::span<const NamedTensor> tensors, CheckpointContent& content) {
+  const exec::ModelMemory& memory = executor.memory();
+  const exec::UpdateStrategy& updates = executor.updates();
+  const bool shards = writer.count > 1 && updates.in_parts();
+  const auto whole = static_cast<size_t>(std::ranges::count_if(
+      tensors, [&](const NamedTensor& tensor) { return !shards || IsParameter(tensor.name); }));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t at = content.header.tensors[i].begin;
+    if (i < whole) {
+      const uint64_t all = content.header.tensors[whole - 1].end;
+      const Part part = ShareOf(writer, at, all, i, tensors[i].view);
+      if (part.size_bytes > 0) content.parts.push_back(part);
+      continue;
+    }
+    const size_t of_each = (tensors.size() - whole) / updates.optimizer().state_count;
+    const auto state = static_cast<int32_t>((i - whole) / of_each);
+    const int64_t offset = tensors[i].view.f32() - memory.parameters();
+    VisitShards(
+        memory.layout(), writer.rank, writer.count, offset, tensors[i].view.count(),
+        [&](int32_t bucket, int64_t begin, int64_t end) {
+          content.parts.push_back({i, at + static_cast<uint64_t>(begin - offset) * sizeof(float),
+                                   updates.states().At(state, bucket, begin),
+                                   static_cast<size_t>(end - begin) * sizeof(float)});
+        });
+  }
+}
+
 // The stored state of one parameter, checked; host memory of the file.
 Result<TensorView> FindState(const OpenedCheckpoint& checkpoint, const OptimizerTraits& traits,
                              int32_t state, const graph::Parameter& parameter) {
@@ -215,42 +243,20 @@ Result<CheckpointContent> ContentOf(const exec::Executor& executor, const Checkp
                                     std::shared_ptr<CopyMemory> to, Writer writer) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
-  const exec::UpdateStrategy& updates = executor.updates();
-  const bool shards = writer.count > 1 && updates.in_parts();
+  const OptimizerTraits& traits = executor.updates().optimizer();
+  const bool shards = writer.count > 1 && executor.updates().in_parts();
   CheckpointContent content{.step = info.step, .spill = kept.spill, .memory = std::move(to)};
   std::vector<NamedTensor> tensors = TensorsOf(executor, shards);
   const size_t own = tensors.size();
-  size_t whole = 0;  // those before are not in shards
-  while (whole < own && (!shards || IsParameter(tensors[whole].name))) ++whole;
   tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
-  ENGINE_ASSIGN_OR_RETURN(content.header,
-                          LayOut(tensors, MetadataOf(info, updates.optimizer(), kept)));
-  for (size_t i = 0; i < own; ++i) {
-    const TensorEntry& entry = content.header.tensors[i];
-    if (i < whole) {
-      const Part part =
-          ShareOf(writer, entry.begin, content.header.tensors[whole - 1].end, i, tensors[i].view);
-      if (part.size_bytes > 0) content.parts.push_back(part);
-      continue;
-    }
-    const size_t of_state = (own - whole) / static_cast<size_t>(updates.optimizer().state_count);
-    const auto state = static_cast<int32_t>((i - whole) / of_state);
-    const int64_t offset = tensors[i].view.f32() - memory.parameters();
-    ENGINE_RETURN_IF_ERROR(
-        VisitShards(memory.layout(), writer.rank, writer.count, offset, tensors[i].view.count(),
-                    [&](int32_t bucket, int64_t begin, int64_t end) -> Status {
-                      content.parts.push_back(
-                          {i, entry.begin + static_cast<uint64_t>(begin - offset) * sizeof(float),
-                           updates.states().At(state, bucket, begin),
-                           static_cast<size_t>(end - begin) * sizeof(float)});
-                      return {};
-                    }));
-  }
+  ENGINE_ASSIGN_OR_RETURN(content.header, LayOut(tensors, MetadataOf(info, traits, kept)));
+  const std::span<const NamedTensor> all(tensors);
+  AddParts(executor, writer, all.first(own), content);
   if (copies || memory.accelerator() != nullptr) {
     ENGINE_RETURN_IF_ERROR(CopyToHost(memory, content));
   }
-  for (size_t i = own; i < tensors.size(); ++i) {
-    const TensorView& view = tensors[i].view;
+  for (size_t i = own; i < all.size(); ++i) {
+    const TensorView& view = all[i].view;
     content.parts.push_back({i, content.header.tensors[i].begin, view.data, view.size_bytes()});
   }
   return content;
@@ -373,11 +379,13 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
   for (int32_t s = 0; s < states.count(); ++s) {
     const auto load = [&](int64_t offset, int64_t count, const float* values) -> Status {
       if (!states.sharded()) return copy(states.At(s, graph::kNone, offset), values, count);
-      return VisitShards(memory.layout(), rank.rank, rank.world_size, offset, count,
-                         [&](int32_t bucket, int64_t begin, int64_t end) {
-                           return copy(states.At(s, bucket, begin), values + (begin - offset),
-                                       end - begin);
-                         });
+      Status copied;
+      VisitShards(memory.layout(), rank.rank, rank.world_size, offset, count,
+                  [&](int32_t bucket, int64_t begin, int64_t end) {
+                    const float* const from = values + (begin - offset);
+                    if (copied.ok()) copied = copy(states.At(s, bucket, begin), from, end - begin);
+                  });
+      return copied;
     };
     ENGINE_RETURN_IF_ERROR(ForEachState(checkpoint, memory, traits, s, load));
   }

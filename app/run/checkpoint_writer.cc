@@ -22,46 +22,38 @@ namespace engine::run {
 // waits for the one that this disturbs.
 constexpr int kNice = 5;
 
-Result<bool> ShareFiles(base::RankContext& rank, const std::vector<std::string>& paths) {
+Result<bool> SharesFile(base::RankContext& rank, const std::string& path) {
   const RankInfo& info = rank.info;
-  if (info.world_size == 1) return false;
-  const std::string key = "checkpoint/shared";
-  bool all = true;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    if (paths[i].empty()) continue;
-    const std::string probe = key + "/" + std::to_string(i);
-    const auto answer = [&](int32_t of) { return probe + "/" + std::to_string(of); };
-    if (info.rank != 0) {
-      ENGINE_ASSIGN_OR_RETURN(const std::string told,
-                              rank.store.Get(probe, info.rendezvous_timeout_ms));
-      const size_t space = told.find(' ');
-      const std::string path = told.substr(space + 1);
-      std::string content;
-      std::ifstream(path) >> content;
-      const bool sees = content == told.substr(0, space) && checkpoint::AtomicFile::Join(path).ok();
-      ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), sees ? "1" : ""));
-      continue;
-    }
-    ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(paths[i]));
-    const std::string content = std::to_string(base::DeadlineIn(0).time_since_epoch().count());
-    ENGINE_RETURN_IF_ERROR(file->Write(content.data(), content.size()));
-    ENGINE_RETURN_IF_ERROR(rank.store.Set(probe, content + " " + file->temporary()));
-    for (int32_t of = 1; of < info.world_size; ++of) {
-      ENGINE_ASSIGN_OR_RETURN(const std::string sees,
-                              rank.store.Get(answer(of), info.rendezvous_timeout_ms));
-      all = all && !sees.empty();
-    }
-  }
+  if (info.world_size == 1 || path.empty()) return true;
+  const std::string key = "checkpoint/shared" + path;
+  const auto answer = [&](int32_t of) { return key + "/" + std::to_string(of); };
   if (info.rank != 0) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string outcome,
-                            rank.store.Get(key, info.rendezvous_timeout_ms));
-    return !outcome.empty();
+    ENGINE_ASSIGN_OR_RETURN(const std::string told,
+                            rank.store.Get(answer(0), info.rendezvous_timeout_ms));
+    const size_t space = told.find(' ');
+    const std::string name = told.substr(space + 1);
+    std::string content;
+    std::ifstream(name) >> content;
+    const bool sees = content == told.substr(0, space) && checkpoint::AtomicFile::Join(name).ok();
+    ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), sees ? "1" : ""));
+    ENGINE_ASSIGN_OR_RETURN(const std::string all, rank.store.Get(key, info.rendezvous_timeout_ms));
+    return !all.empty();
   }
-  if (!all) {
+  ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path));
+  const std::string content = std::to_string(base::DeadlineIn(0).time_since_epoch().count());
+  ENGINE_RETURN_IF_ERROR(file->Write(content.data(), content.size()));
+  ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(0), content + " " + file->temporary()));
+  std::string all = "1";
+  for (int32_t of = 1; of < info.world_size; ++of) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string sees,
+                            rank.store.Get(answer(of), info.rendezvous_timeout_ms));
+    if (sees.empty()) all.clear();
+  }
+  if (all.empty()) {
     rank.Log(LogLevel::kInfo, "not all ranks see the files of rank 0: it writes checkpoints alone");
   }
-  ENGINE_RETURN_IF_ERROR(rank.store.Set(key, all ? "1" : ""));
-  return all;
+  ENGINE_RETURN_IF_ERROR(rank.store.Set(key, all));
+  return !all.empty();
 }
 
 // All wait until all can go on: one may have to write this file or the one before, which takes longer than
@@ -134,14 +126,12 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
     ENGINE_RETURN_IF_ERROR(file->Commit());
     return rank_.store.Set(digest_of(rank), own.Text());
   }
-  if (writers_ == 1) {
-    ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(path_, content, progress));
-    return checkpoint::KeepNewest(path_, content.step, keep);
-  }
   ENGINE_ASSIGN_OR_RETURN(const std::string head, checkpoint::HeadOf(content.header, {}));
   ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path_, progress));
-  ENGINE_RETURN_IF_ERROR(
-      rank_.store.Set(key_ + "/file", fmt::format("{} {}", head.size(), file->temporary())));
+  if (writers_ > 1) {
+    ENGINE_RETURN_IF_ERROR(
+        rank_.store.Set(key_ + "/file", fmt::format("{} {}", head.size(), file->temporary())));
+  }
   ENGINE_ASSIGN_OR_RETURN(checkpoint::DataDigest digest,
                           checkpoint::WriteParts(content, head.size(), *file));
   for (int32_t other = 1; other < writers_; ++other) {

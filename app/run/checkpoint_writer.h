@@ -13,7 +13,6 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/run/training.h"
@@ -23,8 +22,8 @@
 
 namespace engine::run {
 
-// Whether all ranks see files that rank 0 makes at `paths`, of which some may be empty. Collective.
-Result<bool> ShareFiles(base::RankContext& rank, const std::vector<std::string>& paths);
+// Whether all ranks see a file that rank 0 makes beside `path`, which may be empty. Collective.
+Result<bool> SharesFile(base::RankContext& rank, const std::string& path);
 
 // Told by the trainer of each step, so that what happened to a file since the last one is told in its
 // turn.
@@ -37,8 +36,8 @@ class CheckpointWriter final : public RunObserver {
   ~CheckpointWriter() override { ends_ = true; }
 
   // TrainerParts::save. Of the files at `path` the `keep` newest stay; empty: there is nothing to write.
-  // `together`: each rank writes a part, else rank 0 all. First waits for what is still being written. kTimeout when no more of it comes to the disk for
-  // launch::kProgressTimeoutMs.
+  // `together`: each rank writes a part, else rank 0 all. First waits for what is still being written.
+  // kTimeout when no more of it comes to the disk for launch::kProgressTimeoutMs.
   Status Save(const std::string& path, int64_t keep, const exec::Executor& executor,
               const checkpoint::CheckpointInfo& info, train::CheckpointKind kind, bool together);
 

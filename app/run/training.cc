@@ -291,8 +291,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       return writer->Save(path, is_best ? 1 : output.keep_checkpoints, executor, info, kind,
                           together);
     };
-    ENGINE_ASSIGN_OR_RETURN(parts.saves_together,
-                            ShareFiles(rank, {output.checkpoint, output.best_checkpoint}));
+    ENGINE_ASSIGN_OR_RETURN(const bool shares, SharesFile(rank, output.checkpoint));
+    ENGINE_ASSIGN_OR_RETURN(const bool shares_best, SharesFile(rank, output.best_checkpoint));
+    parts.saves_together = shares && shares_best;
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {
     parts.judge = [&, best](const train::EvaluationReport& report) {

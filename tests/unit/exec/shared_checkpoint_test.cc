@@ -55,7 +55,7 @@ TEST_F(SharedCheckpointTest, IsTheFileOfRankZeroToTheByte) {
       SCOPED_TRACE(std::to_string(size) + (shard ? " ranks, sharded" : " ranks"));
       Run(size, shard, [&](auto& writer, auto& executor, auto& rank) -> Status {
         const checkpoint::CheckpointInfo info{.step = 2, .config = "seed: 1", .world_size = size};
-        ENGINE_ASSIGN_OR_RETURN(const bool shared, run::ShareFiles(rank, {together_, ""}));
+        ENGINE_ASSIGN_OR_RETURN(const bool shared, run::SharesFile(rank, together_));
         EXPECT_TRUE(shared);
         for (const auto kind : {CheckpointKind::kPeriodic, CheckpointKind::kLast}) {
           const std::string path = together_ + (kind == CheckpointKind::kLast ? "2" : "");
@@ -89,12 +89,13 @@ TEST_F(SharedCheckpointTest, RanksThatDoNotSeeTheFileAreFound) {
   Run(3, /*shard=*/false, [&](auto& writer, auto& executor, auto& rank) -> Status {
     (void)writer, (void)executor;
     if (rank.info.rank == 1) {
-      ENGINE_RETURN_IF_ERROR(rank.store.Get("checkpoint/shared/0", 20000).status());
-      return rank.store.Set("checkpoint/shared/0/1", "");
+      ENGINE_RETURN_IF_ERROR(
+          rank.store.Get("checkpoint/shared" + together_ + "/0", 20000).status());
+      return rank.store.Set("checkpoint/shared" + together_ + "/1", "");
     }
     std::string line;
     rank.log = [&](LogLevel, std::string_view text) { line = text; };
-    ENGINE_ASSIGN_OR_RETURN(const bool shared, run::ShareFiles(rank, {together_}));
+    ENGINE_ASSIGN_OR_RETURN(const bool shared, run::SharesFile(rank, together_));
     EXPECT_FALSE(shared);
     EXPECT_EQ(line.empty(), rank.info.rank != 0);
     return {};
