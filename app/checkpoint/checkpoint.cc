@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <cstdint>
 #include <new>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 

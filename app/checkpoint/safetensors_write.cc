@@ -63,8 +63,7 @@ Result<std::string> HeadOf(SafetensorsHeader header, DataDigest digest) {
 }
 
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata,
-                        std::function<void()> progress) {
+                        const std::map<std::string, std::string>& metadata) {
   std::vector<NamedTensor> order(tensors.begin(), tensors.end());
   const auto head_of = [&]() -> Result<std::string> {
     ENGINE_ASSIGN_OR_RETURN(const SafetensorsHeader header, LayOut(order, metadata));
@@ -76,8 +75,7 @@ Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> te
   };
   const auto head = head_of();
   if (!head.ok()) return head.status().WithContext("cannot write '%s'", path.c_str());
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
-                          AtomicFile::Create(path, std::move(progress)));
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
   ENGINE_RETURN_IF_ERROR(file->Write(head->data(), head->size()));
   for (const auto& [name, view] : order) {
     ENGINE_RETURN_IF_ERROR(file->Write(view.data, view.size_bytes()));

@@ -28,27 +28,23 @@ Result<bool> SharesFile(base::RankContext& rank, const std::string& path) {
   const std::string key = "checkpoint/shared" + path;
   const auto answer = [&](int32_t of) { return key + "/" + std::to_string(of); };
   if (info.rank != 0) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string told,
+    ENGINE_ASSIGN_OR_RETURN(const std::string name,
                             rank.store.Get(answer(0), info.rendezvous_timeout_ms));
-    const size_t space = told.find(' ');
-    const std::string name = told.substr(space + 1);
-    std::string content;
-    std::ifstream(name) >> content;
-    const bool sees = content == told.substr(0, space) && checkpoint::AtomicFile::Join(name).ok();
-    ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), sees ? "1" : ""));
+    const auto file = checkpoint::AtomicFile::Join(name);
+    const auto place = static_cast<uint64_t>(info.rank - 1);
+    if (file.ok() && (*file)->WriteAt(place, "1", 1).ok()) (void)(*file)->Commit();
+    ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), ""));
     ENGINE_ASSIGN_OR_RETURN(const std::string all, rank.store.Get(key, info.rendezvous_timeout_ms));
     return !all.empty();
   }
   ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path));
-  const std::string content = std::to_string(base::DeadlineIn(0).time_since_epoch().count());
-  ENGINE_RETURN_IF_ERROR(file->Write(content.data(), content.size()));
-  ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(0), content + " " + file->temporary()));
-  std::string all = "1";
+  ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(0), file->temporary()));
   for (int32_t of = 1; of < info.world_size; ++of) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string sees,
-                            rank.store.Get(answer(of), info.rendezvous_timeout_ms));
-    if (sees.empty()) all.clear();
+    ENGINE_RETURN_IF_ERROR(rank.store.Get(answer(of), info.rendezvous_timeout_ms).status());
   }
+  std::string all;
+  std::ifstream(file->temporary()) >> all;
+  if (all != std::string(static_cast<size_t>(info.world_size - 1), '1')) all.clear();
   if (all.empty()) {
     rank.Log(LogLevel::kInfo, "not all ranks see the files of rank 0: it writes checkpoints alone");
   }
@@ -81,16 +77,16 @@ Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec:
   const auto copied = [&](int32_t of) { return key_ + "/copied" + std::to_string(of); };
   if (rank != 0) {
     if (together) ENGINE_RETURN_IF_ERROR(rank_.store.Set(copied(rank), ""));
-    return AwaitCheckpoint(rank_.store, key_, launch::kProgressTimeoutMs);
+    return AwaitCheckpoint(rank_.store, key_, launch::kProgressTimeoutMs).status();
   }
   for (int32_t of = 1; of < writers_; ++of) {
-    ENGINE_RETURN_IF_ERROR(AwaitCheckpoint(rank_.store, copied(of), launch::kProgressTimeoutMs));
+    ENGINE_RETURN_IF_ERROR(
+        AwaitCheckpoint(rank_.store, copied(of), launch::kProgressTimeoutMs).status());
   }
   return rank_.store.Set(key_, "");
 }
 
 Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent content, bool waits) {
-  deadline_ = base::DeadlineIn(launch::kProgressTimeoutMs);
   if (!waits && !content.copied && !std::exchange(told_of_memory_, true)) {
     rank_.Log(LogLevel::kWarning,
               "no memory for a copy of parameters and optimizer states: training waits while a "
@@ -111,18 +107,18 @@ Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent conte
 // The first writer makes the file, and gives it its name when all have written: what others write after a
 // failure has no name any more.
 Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int64_t keep) {
-  const auto progress = [this, tell = CheckpointProgress(rank_.store)] {
-    deadline_ = base::DeadlineIn(launch::kProgressTimeoutMs);
-    tell();
+  const auto progress = CheckpointProgress(rank_.store);
+  const auto told = [&](const std::string& key) {
+    return AwaitCheckpoint(rank_.store, key, launch::kProgressTimeoutMs, &ends_);
   };
   const auto digest_of = [&](int32_t rank) { return key_ + "/digest" + std::to_string(rank); };
   const int32_t rank = rank_.info.rank;
   if (rank != 0) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string told, Await(key_ + "/file"));
-    ENGINE_ASSIGN_OR_RETURN(
-        const auto file, checkpoint::AtomicFile::Join(told.substr(told.find(' ') + 1), progress));
+    ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "/file"));
+    ENGINE_ASSIGN_OR_RETURN(const auto file,
+                            checkpoint::AtomicFile::Join(to.substr(to.find(' ') + 1), progress));
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::DataDigest own,
-                            checkpoint::WriteParts(content, std::stoull(told), *file));
+                            checkpoint::WriteParts(content, std::stoull(to), *file));
     ENGINE_RETURN_IF_ERROR(file->Commit());
     return rank_.store.Set(digest_of(rank), own.Text());
   }
@@ -135,25 +131,11 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
   ENGINE_ASSIGN_OR_RETURN(checkpoint::DataDigest digest,
                           checkpoint::WriteParts(content, head.size(), *file));
   for (int32_t other = 1; other < writers_; ++other) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string text, Await(digest_of(other)));
+    ENGINE_ASSIGN_OR_RETURN(const std::string text, told(digest_of(other)));
     ENGINE_CHECK(digest.Add(text), "'%s' is the digest of no part", text.c_str());
   }
   ENGINE_RETURN_IF_ERROR(checkpoint::FinishFile(content, digest, *file));
   return checkpoint::KeepNewest(path_, content.step, keep);
-}
-
-// What another rank tells, as long as some rank gets on and this writer is wanted.
-Result<std::string> CheckpointWriter::Await(const std::string& key) {
-  std::string before;
-  for (;;) {
-    auto got = rank_.store.Get(key, launch::kPollMs);
-    if (got.ok() || got.status().code() != StatusCode::kTimeout || ends_) return got;
-    const auto now = rank_.store.Get(launch::kProgressKey, 0);
-    if (now.ok() && std::exchange(before, *now) != *now) {
-      deadline_ = base::DeadlineIn(launch::kProgressTimeoutMs);
-    }
-    if (base::Passed(deadline_)) return DiskStandsStill(launch::kProgressTimeoutMs);
-  }
 }
 
 Status CheckpointWriter::Finish(bool waits_for_disk) {
@@ -164,9 +146,10 @@ Status CheckpointWriter::Finish(bool waits_for_disk) {
                                       " is still being written, and training waits for it: raise "
                                       "train.checkpoint_every, or write to a faster disk");
   }
+  DiskWatch disk(rank_.store, launch::kProgressTimeoutMs);
   while (!ReadyWithin(launch::kPollMs)) {
     ENGINE_RETURN_IF_ERROR(rank_.abort.reason());
-    if (base::Passed(deadline_)) return DiskStandsStill(launch::kProgressTimeoutMs);
+    ENGINE_RETURN_IF_ERROR(disk.Check());
   }
   return Announce();
 }

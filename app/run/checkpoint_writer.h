@@ -16,13 +16,12 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/run/training.h"
-#include "core/base/deadline.h"
 #include "core/base/rank_context.h"
 #include "core/train/trainer.h"
 
 namespace engine::run {
 
-// Whether all ranks see a file that rank 0 makes beside `path`, which may be empty. Collective.
+// Whether all ranks can write to a file that rank 0 makes beside `path`, which may be empty. Collective.
 Result<bool> SharesFile(base::RankContext& rank, const std::string& path);
 
 // Told by the trainer of each step, so that what happened to a file since the last one is told in its
@@ -50,7 +49,6 @@ class CheckpointWriter final : public RunObserver {
  private:
   Status Begin(int64_t keep, checkpoint::CheckpointContent content, bool waits);
   Status Write(const checkpoint::CheckpointContent& content, int64_t keep);
-  Result<std::string> Await(const std::string& key);
   Status Finish(bool waits_for_disk);
   Status Announce();
   bool ReadyWithin(int64_t ms) const;
@@ -65,8 +63,7 @@ class CheckpointWriter final : public RunObserver {
   int64_t step_ = 0;
   int32_t writers_ = 1;
   std::atomic<bool> ends_ = false;
-  std::atomic<base::TimePoint> deadline_ = {};  // for more of it to be on the disk
-  std::future<Status> write_;                   // uses all before it
+  std::future<Status> write_;  // uses all before it
 };
 
 }  // namespace engine::run

@@ -26,8 +26,8 @@ struct Training {
 
 struct Members {
   int ranks = 1;
-  int servers = 0;         // of their own
-  std::string resume;      // --resume
+  int servers = 0;     // of their own
+  std::string resume;  // --resume
   // > 0: the step after which rank 0 fails, as if it were killed, when there is a checkpoint.
   int64_t dies_after = 0;
 };
