@@ -70,6 +70,14 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
   return file;
 }
 
+Result<std::unique_ptr<AtomicFile>> AtomicFile::Join(const std::string& temporary,
+                                                     std::function<void()> progress) {
+  std::unique_ptr<AtomicFile> file(new AtomicFile("", "", temporary, std::move(progress)));
+  file->fd_ = kit::UniqueFd(open(temporary.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file->fd_) return file->Error("open");
+  return file;
+}
+
 // Another writer may take the new file for an abandoned one before it is locked, and remove it:
 // then it has no link any more, and another is made. That writer looks through the folder once, so
 // this ends.
@@ -86,16 +94,22 @@ Status AtomicFile::Open() {
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_) unlink(temporary_.c_str());
+  if (fd_ && !path_.empty()) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::Write(const void* data, size_t size_bytes) {
+  return WriteAt(std::exchange(end_, end_ + size_bytes), data, size_bytes);
+}
+
+Status AtomicFile::WriteAt(uint64_t offset, const void* data, size_t size_bytes) {
   const char* next = static_cast<const char*>(data);
   while (size_bytes > 0) {
-    const ssize_t written = write(fd_.get(), next, std::min(size_bytes, kSyncBytes));
+    const ssize_t written =
+        pwrite(fd_.get(), next, std::min(size_bytes, kSyncBytes), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return Error("write");
     next += written;
+    offset += static_cast<uint64_t>(written);
     size_bytes -= static_cast<size_t>(written);
     unsynced_bytes_ += static_cast<size_t>(written);
     if (unsynced_bytes_ < kSyncBytes) continue;
@@ -109,6 +123,7 @@ Status AtomicFile::Write(const void* data, size_t size_bytes) {
 
 Status AtomicFile::Commit() {
   if (fsync(fd_.get()) != 0) return Error("fsync");
+  if (path_.empty()) return {};
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Error("rename");
   // From here on the temporary name is gone. An error of close after fsync has nothing to tell.
   fd_.Close();
@@ -118,8 +133,8 @@ Status AtomicFile::Commit() {
 
 Status AtomicFile::Error(const char* action) const {
   const int reason = errno;
-  return Status::Error(StatusCode::kStorage, "cannot write '%s': %s failed: %s", path_.c_str(),
-                       action, std::strerror(reason));
+  return Status::Error(StatusCode::kStorage, "cannot write '%s': %s failed: %s",
+                       (path_.empty() ? temporary_ : path_).c_str(), action, std::strerror(reason));
 }
 
 }  // namespace engine::checkpoint

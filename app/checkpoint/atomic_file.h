@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,17 +29,25 @@ class AtomicFile {
   // `progress`, which may be null, is called each time that more of it is on the disk.
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path,
                                                     std::function<void()> progress = nullptr);
+  // What another one writes, in this process or another, named as its temporary(): parts of it may be
+  // written, and Commit brings those to the disk. The rest stays with the other.
+  static Result<std::unique_ptr<AtomicFile>> Join(const std::string& temporary,
+                                                  std::function<void()> progress = nullptr);
   // Without Commit, removes the temporary file; the target is as it was.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Behind what was written so, or at any place.
   Status Write(const void* data, size_t size_bytes);
+  Status WriteAt(uint64_t offset, const void* data, size_t size_bytes);
 
   // fsync, rename, fsync of the folder; after OK the content survives a power failure. After an
   // error the target is as it was, except that a failure of the last fsync leaves the new content
   // in place without that promise. Call it once.
   Status Commit();
+
+  std::string temporary() const { return std::filesystem::absolute(temporary_); }
 
  private:
   AtomicFile(std::string path, std::string folder, std::string temporary,
@@ -53,6 +63,7 @@ class AtomicFile {
   const std::string folder_;
   const std::string temporary_;
   const std::function<void()> progress_;
+  uint64_t end_ = 0;  // of what Write has written
   size_t unsynced_bytes_ = 0;
   kit::UniqueFd fd_;
 };

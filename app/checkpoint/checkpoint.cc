@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <cstdint>
 #include <new>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -16,7 +17,9 @@
 namespace engine::checkpoint {
 namespace {
 
-constexpr char kFormat[] = "engine.checkpoint/1";
+constexpr char kFormat[] = "engine.checkpoint/2";
+constexpr char kFirstFormat[] = "engine.checkpoint/1";  // with another digest
+constexpr size_t kAtOnceBytes = size_t{256} << 10;      // stays in the cache from check to write
 constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
 constexpr std::string_view kClassNamesPrefix = "class_names/";
@@ -33,7 +36,7 @@ bool Reserve(size_t size_bytes, bool necessary, CopyMemory& memory) {
 
 Status CopyToHost(const exec::ModelMemory& memory, CheckpointContent& content) {
   size_t size_bytes = 0;
-  for (const NamedTensor& tensor : content.tensors) size_bytes += tensor.view.size_bytes();
+  for (const Part& part : content.parts) size_bytes += part.size_bytes;
   const bool on_accelerator = memory.accelerator() != nullptr;
   content.copied = Reserve(size_bytes, on_accelerator, *content.memory);
   if (!content.copied && on_accelerator) {
@@ -42,28 +45,51 @@ Status CopyToHost(const exec::ModelMemory& memory, CheckpointContent& content) {
   }
   if (!content.copied) return {};
   std::byte* to = content.memory->bytes.get();
-  for (NamedTensor& tensor : content.tensors) {
-    const size_t bytes = tensor.view.size_bytes();
-    ENGINE_RETURN_IF_ERROR(memory.device().Copy(to, tensor.view.data, bytes, memory.stream()));
-    tensor.view.data = std::exchange(to, to + bytes);
+  for (Part& part : content.parts) {
+    ENGINE_RETURN_IF_ERROR(memory.device().Copy(to, part.data, part.size_bytes, memory.stream()));
+    part.data = std::exchange(to, to + part.size_bytes);
   }
   return memory.stream()->Synchronize(kCopyTimeoutMs);
 }
 
-// A run that has diverged must not replace what it had before.
-Status CheckFinite(const std::vector<NamedTensor>& tensors, int64_t step) {
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.view.dtype != DType::kFloat32) continue;  // what only its plugin understands
-    const auto* const values = static_cast<const float*>(tensor.view.data);
-    const auto finite = [](float value) { return std::isfinite(value); };
-    if (std::all_of(values, values + tensor.view.count(), finite)) continue;
-    return Status::Error(StatusCode::kConfig,
-                         "training diverged: '%s' is not finite after step %lld, so no checkpoint "
-                         "of it is written; lower train.learning_rate.base, or add the hook "
-                         "clip_norm",
-                         tensor.name.c_str(), static_cast<long long>(step));
+// A run that has diverged must not replace what it had before. Without a way out of the loop, so that it
+// takes several values at once.
+bool AllFinite(const void* data, size_t size_bytes) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  const auto* const bits = static_cast<const uint32_t*>(data);
+  uint32_t odd = 0;
+  for (size_t i = 0; i < size_bytes / sizeof(float); ++i) {
+    odd |= static_cast<uint32_t>((bits[i] & kExponent) == kExponent);
   }
-  return {};
+  return odd == 0;
+}
+
+// Calls `visit` for what `rank` of `world_size` keeps of the elements [offset, offset + count) where
+// states are sharded: the bucket that they are of, begin and end.
+template <typename Visit>
+void VisitShards(const exec::FlatLayout& layout, int32_t rank, int32_t world_size, int64_t offset,
+                 int64_t count, Visit visit) {
+  for (size_t u = 0; u < layout.buckets.size(); ++u) {
+    const exec::BucketLayout& bucket = layout.buckets[u];
+    const int64_t size = bucket.count / world_size;
+    const int64_t first = bucket.offset + rank * size;
+    const int64_t begin = std::max(offset, first);
+    const int64_t end = std::min(offset + count, first + size);
+    if (begin < end) visit(static_cast<int32_t>(u), begin, end);
+  }
+}
+
+// The share of `writer` in what all have: `before` bytes, then this tensor, of `all`.
+Part ShareOf(const Writer& writer, uint64_t before, uint64_t all, size_t index,
+             const TensorView& view) {
+  const uint64_t size = view.size_bytes();
+  const auto cut = [&](int32_t rank) {
+    const uint64_t at = std::max(all * static_cast<uint64_t>(rank) / writer.count, before) - before;
+    return std::min(size, train::CeilDiv(at, DataDigest::kBlockBytes) * DataDigest::kBlockBytes);
+  };
+  const uint64_t begin = cut(writer.rank);
+  return {index, before + begin, static_cast<const std::byte*>(view.data) + begin,
+          cut(writer.rank + 1) - begin};
 }
 
 std::string StateName(const OptimizerTraits& traits, int32_t state, const std::string& parameter) {
@@ -88,6 +114,72 @@ void VisitNumbers(Info& info, Visit visit) {
   visit("global_batch", info.global_batch);
   visit("epoch", info.position.epoch);
   visit("epoch_samples", info.position.samples);
+}
+
+std::map<std::string, std::string> MetadataOf(const CheckpointInfo& info,
+                                              const OptimizerTraits& traits,
+                                              const RankStates& kept) {
+  std::map<std::string, std::string> metadata = {{"format", kFormat},
+                                                 {"config", info.config},
+                                                 {"optimizer", info.optimizer},
+                                                 {"data", info.data}};
+  VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
+  metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
+  if (!info.best.empty()) metadata["best"] = info.best;
+  for (const auto& [target, names] : info.class_names) {
+    metadata[std::string(kClassNamesPrefix) + target] = fmt::format("{}\n", fmt::join(names, "\n"));
+  }
+  metadata.insert(kept.versions.begin(), kept.versions.end());
+  return metadata;
+}
+
+// Parameters, then the states of what is trained: each has the shape of its parameter, and `shards` are not
+// seen, so that there it stands for them.
+std::vector<NamedTensor> TensorsOf(const exec::Executor& executor, bool shards) {
+  const exec::ModelMemory& memory = executor.memory();
+  const auto& parameters = memory.graph().parameters;
+  const OptimizerTraits& traits = executor.updates().optimizer();
+  std::vector<NamedTensor> tensors;
+  for (int32_t s = -1; s < traits.state_count; ++s) {
+    for (int32_t i = 0; i < static_cast<int32_t>(parameters.size()); ++i) {
+      TensorView view = shards ? exec::ViewIn(memory, memory.parameters(), i) : TensorView();
+      if (s >= 0 && !shards) view = executor.updates().state(i, s);
+      if (s < 0) view = parameters[i].constant() ? TensorView() : memory.parameter(i);
+      if (view.data == nullptr) continue;
+      const std::string& name = parameters[i].name;
+      tensors.push_back({s < 0 ? name : StateName(traits, s, name), view});
+    }
+  }
+  return tensors;
+}
+
+// Of `tensors`, as TensorsOf has them for this writer.
+void AddParts(const exec::Executor& executor, const Writer& writer,
+              std::span<const NamedTensor> tensors, CheckpointContent& content) {
+  const exec::ModelMemory& memory = executor.memory();
+  const exec::UpdateStrategy& updates = executor.updates();
+  const bool shards = writer.count > 1 && updates.in_parts();
+  const auto whole = static_cast<size_t>(std::ranges::count_if(
+      tensors, [&](const NamedTensor& tensor) { return !shards || IsParameter(tensor.name); }));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t at = content.header.tensors[i].begin;
+    if (i < whole) {
+      const uint64_t all = content.header.tensors[whole - 1].end;
+      const Part part = ShareOf(writer, at, all, i, tensors[i].view);
+      if (part.size_bytes > 0) content.parts.push_back(part);
+      continue;
+    }
+    const size_t of_each = (tensors.size() - whole) / updates.optimizer().state_count;
+    const auto state = static_cast<int32_t>((i - whole) / of_each);
+    const int64_t offset = tensors[i].view.f32() - memory.parameters();
+    VisitShards(
+        memory.layout(), writer.rank, writer.count, offset, tensors[i].view.count(),
+        [&](int32_t bucket, int64_t begin, int64_t end) {
+          content.parts.push_back({i, at + static_cast<uint64_t>(begin - offset) * sizeof(float),
+                                   updates.states().At(state, bucket, begin),
+                                   static_cast<size_t>(end - begin) * sizeof(float)});
+        });
+  }
 }
 
 // The stored state of one parameter, checked; host memory of the file.
@@ -129,7 +221,8 @@ Status ForEachState(
 
 bool IsCheckpoint(const SafetensorsFile& file) {
   const auto format = file.metadata().find("format");
-  return format != file.metadata().end() && format->second == kFormat;
+  if (format == file.metadata().end()) return false;
+  return format->second == kFormat || format->second == kFirstFormat;
 }
 
 bool IsParameter(std::string_view tensor) {
@@ -145,53 +238,65 @@ Result<TensorView> FindLike(const SafetensorsFile& file, const std::string& name
 }
 
 // Nothing writes to what is read here before this returns, or what is not copied is written: updates
-// are done, and no step begins.
+// are done, and no step begins. What `kept` has comes last: other writers do not know it.
 Result<CheckpointContent> ContentOf(const exec::Executor& executor, const CheckpointInfo& info,
                                     const RankStates& kept, bool copies,
-                                    std::shared_ptr<CopyMemory> to) {
+                                    std::shared_ptr<CopyMemory> to, Writer writer) {
   ENGINE_CHECK(executor.flushed(), "a checkpoint while updates are under way");
   const exec::ModelMemory& memory = executor.memory();
   const OptimizerTraits& traits = executor.updates().optimizer();
+  const bool shards = writer.count > 1 && executor.updates().in_parts();
   CheckpointContent content{.step = info.step, .spill = kept.spill, .memory = std::move(to)};
-  std::vector<NamedTensor>& tensors = content.tensors;
-  const auto add = [&](const auto& name_of, const auto& view_of) {
-    for (int32_t i = 0; i < static_cast<int32_t>(memory.graph().parameters.size()); ++i) {
-      const TensorView view = view_of(i);
-      if (view.data != nullptr)
-        tensors.push_back({name_of(memory.graph().parameters[i].name), view});
-    }
-  };
-  add([](const std::string& name) { return name; },
-      [&](int32_t i) {
-        return memory.graph().parameters[i].constant() ? TensorView() : memory.parameter(i);
-      });
-  for (int32_t s = 0; s < traits.state_count; ++s) {
-    add([&](const std::string& name) { return StateName(traits, s, name); },
-        [&](int32_t i) { return executor.updates().state(i, s); });
-  }
+  std::vector<NamedTensor> tensors = TensorsOf(executor, shards);
+  const size_t own = tensors.size();
+  tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
+  ENGINE_ASSIGN_OR_RETURN(content.header, LayOut(tensors, MetadataOf(info, traits, kept)));
+  const std::span<const NamedTensor> all(tensors);
+  AddParts(executor, writer, all.first(own), content);
   if (copies || memory.accelerator() != nullptr) {
     ENGINE_RETURN_IF_ERROR(CopyToHost(memory, content));
   }
-  tensors.insert(tensors.end(), kept.tensors.begin(), kept.tensors.end());
-  std::map<std::string, std::string>& metadata = content.metadata;
-  metadata = {{"format", kFormat},
-              {"config", info.config},
-              {"optimizer", info.optimizer},
-              {"data", info.data}};
-  VisitNumbers(info, [&](const char* key, auto value) { metadata[key] = std::to_string(value); });
-  metadata["optimizer_state_version"] = std::to_string(traits.state_format_version);
-  if (!info.best.empty()) metadata["best"] = info.best;
-  for (const auto& [target, names] : info.class_names) {
-    metadata[std::string(kClassNamesPrefix) + target] = fmt::format("{}\n", fmt::join(names, "\n"));
+  for (size_t i = own; i < all.size(); ++i) {
+    const TensorView& view = all[i].view;
+    content.parts.push_back({i, content.header.tensors[i].begin, view.data, view.size_bytes()});
   }
-  metadata.insert(kept.versions.begin(), kept.versions.end());
   return content;
+}
+
+Result<DataDigest> WriteParts(const CheckpointContent& content, uint64_t data_begin,
+                              AtomicFile& file) {
+  DataDigest digest;
+  for (const Part& part : content.parts) {
+    const TensorEntry& tensor = content.header.tensors[part.tensor];
+    for (size_t at = 0; at < part.size_bytes; at += kAtOnceBytes) {
+      const std::byte* const data = static_cast<const std::byte*>(part.data) + at;
+      const size_t size = std::min(kAtOnceBytes, part.size_bytes - at);
+      if (tensor.dtype == DType::kFloat32 && !AllFinite(data, size)) {
+        return Status::Error(StatusCode::kConfig,
+                             "training diverged: '%s' is not finite after step %lld, so no "
+                             "checkpoint of it is written; lower train.learning_rate.base, or add "
+                             "the hook clip_norm",
+                             tensor.name.c_str(), static_cast<long long>(content.step));
+      }
+      digest.Add(part.begin + at, data, size);
+      ENGINE_RETURN_IF_ERROR(file.WriteAt(data_begin + part.begin + at, data, size));
+    }
+  }
+  return digest;
+}
+
+Status FinishFile(const CheckpointContent& content, const DataDigest& digest, AtomicFile& file) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string head, HeadOf(content.header, digest));
+  ENGINE_RETURN_IF_ERROR(file.WriteAt(0, head.data(), head.size()));
+  return file.Commit();
 }
 
 Status WriteCheckpoint(const std::string& path, const CheckpointContent& content,
                        std::function<void()> progress) {
-  ENGINE_RETURN_IF_ERROR(CheckFinite(content.tensors, content.step));
-  return WriteSafetensors(path, content.tensors, content.metadata, std::move(progress));
+  ENGINE_ASSIGN_OR_RETURN(const std::string head, HeadOf(content.header, {}));
+  ENGINE_ASSIGN_OR_RETURN(const auto file, AtomicFile::Create(path, std::move(progress)));
+  ENGINE_ASSIGN_OR_RETURN(const DataDigest digest, WriteParts(content, head.size(), *file));
+  return FinishFile(content, digest, *file);
 }
 
 // Nothing but the step is required, and nothing may be negative.
@@ -275,18 +380,13 @@ Status LoadStates(const OpenedCheckpoint& checkpoint, const exec::ModelMemory& m
   for (int32_t s = 0; s < states.count(); ++s) {
     const auto load = [&](int64_t offset, int64_t count, const float* values) -> Status {
       if (!states.sharded()) return copy(states.At(s, graph::kNone, offset), values, count);
-      // Where the tensor at [offset, offset + count) meets this rank's part of each bucket.
-      for (size_t u = 0; u < memory.layout().buckets.size(); ++u) {
-        const exec::BucketLayout& bucket = memory.layout().buckets[u];
-        const int64_t size = bucket.count / rank.world_size;
-        const int64_t first = bucket.offset + rank.rank * size;
-        const int64_t begin = std::max(offset, first);
-        const int64_t end = std::min(offset + count, first + size);
-        if (begin >= end) continue;
-        ENGINE_RETURN_IF_ERROR(copy(states.At(s, static_cast<int32_t>(u), begin),
-                                    values + (begin - offset), end - begin));
-      }
-      return {};
+      Status copied;
+      VisitShards(memory.layout(), rank.rank, rank.world_size, offset, count,
+                  [&](int32_t bucket, int64_t begin, int64_t end) {
+                    const float* const from = values + (begin - offset);
+                    if (copied.ok()) copied = copy(states.At(s, bucket, begin), from, end - begin);
+                  });
+      return copied;
     };
     ENGINE_RETURN_IF_ERROR(ForEachState(checkpoint, memory, traits, s, load));
   }

@@ -10,7 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "app/checkpoint/atomic_file.h"
+#include "app/checkpoint/data_digest.h"
 #include "app/checkpoint/safetensors.h"
+#include "app/checkpoint/safetensors_header.h"
 #include "app/checkpoint/sample_position.h"
 #include "app/checkpoint/spill_file.h"
 #include "core/exec/executor.h"
@@ -51,25 +54,48 @@ struct CopyMemory {
   size_t size_bytes = 0;
 };
 
+// Which of the ranks that write a file together: each has the same parameters, and the same states or,
+// where they are sharded, its own.
+struct Writer {
+  int32_t rank = 0;
+  int32_t count = 1;
+};
+
+// What one of them writes: elements of a float32 tensor, or all of another.
+struct Part {
+  size_t tensor = 0;
+  uint64_t begin = 0;  // in the data; at a block of DataDigest
+  const void* data = nullptr;
+  size_t size_bytes = 0;
+};
+
 // What is written: every parameter and optimizer state, and what each rank keeps.
 struct CheckpointContent {
   int64_t step = 0;
-  std::vector<NamedTensor> tensors;  // in host memory
-  std::map<std::string, std::string> metadata;
-  bool copied = false;  // nothing of it is the executor's, which may go on
+  SafetensorsHeader header;  // of the first writer it has all
+  std::vector<Part> parts;   // in host memory
+  bool copied = false;       // nothing of it is the executor's, which may go on
   std::shared_ptr<SpillFile> spill;
   std::shared_ptr<CopyMemory> memory;
 };
 
-// After Flush. `copies`: copied to `memory`, if it has the room or there is enough of it; what is on an
-// accelerator is copied anyway, and without memory this is kResourceExhausted.
+// After Flush. `kept` is for the first writer. `copies`: copied to `memory`, if it has the room or there is
+// enough of it; what is on an accelerator is copied anyway, and without memory this is kResourceExhausted.
 Result<CheckpointContent> ContentOf(
     const exec::Executor& executor, const CheckpointInfo& info, const RankStates& kept = {},
-    bool copies = false, std::shared_ptr<CopyMemory> memory = std::make_shared<CopyMemory>());
+    bool copies = false, std::shared_ptr<CopyMemory> memory = std::make_shared<CopyMemory>(),
+    Writer writer = {});
 
-// See WriteSafetensors for what a failure leaves behind, and AtomicFile for `progress`. The file may be
-// the one that the run was continued from, and be open here or elsewhere: what is open keeps the old
-// content. kConfig when a number is not finite. [any-thread]
+// Writes the parts of `content` to `file`, whose data begins at `data_begin`, and returns their digest.
+// kConfig when a number is not finite. [any-thread]
+Result<DataDigest> WriteParts(const CheckpointContent& content, uint64_t data_begin,
+                              AtomicFile& file);
+// Of the first writer, when all have written their parts, of which `digest` is the sum. [any-thread]
+Status FinishFile(const CheckpointContent& content, const DataDigest& digest, AtomicFile& file);
+
+// Of the only writer. See WriteSafetensors for what a failure leaves behind, and AtomicFile for
+// `progress`. The file may be the one that the run was continued from, and be open here or elsewhere: what
+// is open keeps the old content. [any-thread]
 Status WriteCheckpoint(const std::string& path, const CheckpointContent& content,
                        std::function<void()> progress = nullptr);
 

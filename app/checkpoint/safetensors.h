@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/data_digest.h"
 #include "app/checkpoint/safetensors_header.h"
 #include "engine/status.h"
 #include "engine/tensor.h"
@@ -34,13 +35,18 @@ struct ForeignTensor {
 // folder (see atomic_file.h). Tensors lie in the given order, but larger element types first, which
 // aligns each to its elements; the data begins at a multiple of 64 bytes.
 //
-// Adds a digest to the metadata ("digest": "xxh3_128:<hex>") over everything else: the header
-// without the digest as compact JSON with sorted keys, then the data. kStorage with path and
+// Adds a digest to the metadata ("digest": "xxh3_128_sum:<hex>", see data_digest.h) over everything else:
+// the header without the digest as compact JSON with sorted keys, and the data. kStorage with path and
 // reason; the old file is then untouched. kInvalidArgument for a name that is there twice or not
-// UTF-8. `progress`: see AtomicFile. [any-thread], also for one path at once: one of the contents stays.
+// UTF-8. [any-thread], also for one path at once: one of the contents stays.
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata,
-                        std::function<void()> progress = nullptr);
+                        const std::map<std::string, std::string>& metadata);
+
+// For those who write a file together, each some of its data. LayOut brings tensors into their order and
+// says where they lie; HeadOf gives what stands before the data, of which `digest` is. Errors as above.
+Result<SafetensorsHeader> LayOut(std::vector<NamedTensor>& tensors,
+                                 const std::map<std::string, std::string>& metadata);
+Result<std::string> HeadOf(SafetensorsHeader header, DataDigest digest);
 
 // An open file, mapped read-only: views stay valid while the object lives, and are never written
 // to. Constant after Open. [any-thread]

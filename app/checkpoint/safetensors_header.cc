@@ -249,12 +249,9 @@ Result<std::string> FormatHeader(const SafetensorsHeader& header) {
   }
 }
 
-Result<kit::Digest> DigestOf(SafetensorsHeader header) {
+Result<std::string> DigestedHeader(SafetensorsHeader header) {
   header.metadata.erase(kDigestKey);
-  ENGINE_ASSIGN_OR_RETURN(const std::string text, FormatHeader(header));
-  kit::Digest digest;
-  digest.Add(text.data(), text.size());
-  return digest;
+  return FormatHeader(header);
 }
 
 }  // namespace engine::checkpoint

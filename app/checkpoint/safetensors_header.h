@@ -18,7 +18,6 @@
 
 #include "engine/status.h"
 #include "engine/tensor.h"
-#include "kit/digest.h"
 
 namespace engine::checkpoint {
 
@@ -55,9 +54,8 @@ Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes
 // kInvalidArgument when a string is not UTF-8.
 Result<std::string> FormatHeader(const SafetensorsHeader& header);
 
-// The beginning of the digest of a file, to which its data is added: of FormatHeader without the
-// digest itself.
-Result<kit::Digest> DigestOf(SafetensorsHeader header);
+// What a digest of the file covers of the header: FormatHeader without the digest itself.
+Result<std::string> DigestedHeader(SafetensorsHeader header);
 
 // The number of bytes of a tensor with elements of `element_bytes`, or kBadData when it overflows 63
 // bits or an extent is negative.

@@ -7,19 +7,34 @@
 #include <string_view>
 #include <utility>
 
+#include "app/checkpoint/data_digest.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
+#include "kit/digest.h"
 
 namespace engine::checkpoint {
 namespace {
 
-// Files of other programs have no digest.
+// Files of other programs have no digest. "xxh3_128:" are those of before: of the bytes one after the other.
 Status CheckDigest(const SafetensorsHeader& header, std::span<const uint8_t> data) {
   const auto expected = header.metadata.find(kDigestKey);
   if (expected == header.metadata.end()) return {};
-  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
-  digest.Add(data.data(), data.size());
-  if (digest.Text() == expected->second) return {};
+  ENGINE_ASSIGN_OR_RETURN(const std::string text, DigestedHeader(header));
+  std::string found;
+  if (expected->second.starts_with("xxh3_128:")) {
+    kit::Digest digest;
+    digest.Add(text.data(), text.size());
+    digest.Add(data.data(), data.size());
+    found = digest.Text();
+  } else {
+    DataDigest digest;
+    digest.Add(DataDigest::kHeaderPlace, text.data(), text.size());
+    for (const TensorEntry& tensor : header.tensors) {
+      digest.Add(tensor.begin, data.data() + tensor.begin, tensor.end - tensor.begin);
+    }
+    found = digest.Text();
+  }
+  if (found == expected->second) return {};
   return Status::Error(StatusCode::kBadData,
                        "the content does not match its digest; the file was damaged or changed "
                        "after it was written");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/checkpoint/atomic_file.h"
+#include "app/checkpoint/data_digest.h"
 #include "app/checkpoint/safetensors.h"
 #include "app/checkpoint/safetensors_header.h"
 
@@ -20,8 +21,15 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 // Where the data begins is a multiple of this, so that a mapped file gives aligned tensors.
 constexpr uint64_t kAlignment = 64;
 
-Result<SafetensorsHeader> DescribeTensors(std::span<const NamedTensor> tensors) {
-  SafetensorsHeader header;
+}  // namespace
+
+// Larger element types first: without gaps in the data, that alone aligns every tensor to its
+// elements.
+Result<SafetensorsHeader> LayOut(std::vector<NamedTensor>& tensors,
+                                 const std::map<std::string, std::string>& metadata) {
+  std::ranges::stable_sort(tensors, std::greater(),
+                           [](const NamedTensor& tensor) { return SizeOf(tensor.view.dtype); });
+  SafetensorsHeader header{.metadata = metadata};
   uint64_t offset = 0;
   for (const auto& [name, view] : tensors) {
     const Result<uint64_t> bytes = CheckedBytes(view.shape, SizeOf(view.dtype));
@@ -39,13 +47,10 @@ Result<SafetensorsHeader> DescribeTensors(std::span<const NamedTensor> tensors) 
   return header;
 }
 
-// Length and header, padded with spaces.
-Result<std::string> HeadOf(std::span<const NamedTensor> tensors,
-                           const std::map<std::string, std::string>& metadata) {
-  ENGINE_ASSIGN_OR_RETURN(SafetensorsHeader header, DescribeTensors(tensors));
-  header.metadata = metadata;
-  ENGINE_ASSIGN_OR_RETURN(kit::Digest digest, DigestOf(header));
-  for (const auto& [name, view] : tensors) digest.Add(view.data, view.size_bytes());
+// Of one length, whatever the digest.
+Result<std::string> HeadOf(SafetensorsHeader header, DataDigest digest) {
+  ENGINE_ASSIGN_OR_RETURN(const std::string digested, DigestedHeader(header));
+  digest.Add(DataDigest::kHeaderPlace, digested.data(), digested.size());
   header.metadata[kDigestKey] = digest.Text();
   ENGINE_ASSIGN_OR_RETURN(std::string text, FormatHeader(header));
   text.append((kAlignment - (kLengthBytes + text.size()) % kAlignment) % kAlignment, ' ');
@@ -57,20 +62,20 @@ Result<std::string> HeadOf(std::span<const NamedTensor> tensors,
   return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
 }
 
-}  // namespace
-
-// Larger element types first: without gaps in the data, that alone aligns every tensor to its
-// elements.
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors,
-                        const std::map<std::string, std::string>& metadata,
-                        std::function<void()> progress) {
+                        const std::map<std::string, std::string>& metadata) {
   std::vector<NamedTensor> order(tensors.begin(), tensors.end());
-  std::ranges::stable_sort(order, std::greater(),
-                           [](const NamedTensor& tensor) { return SizeOf(tensor.view.dtype); });
-  const auto head = HeadOf(order, metadata);
+  const auto head_of = [&]() -> Result<std::string> {
+    ENGINE_ASSIGN_OR_RETURN(const SafetensorsHeader header, LayOut(order, metadata));
+    DataDigest digest;
+    for (size_t i = 0; i < order.size(); ++i) {
+      digest.Add(header.tensors[i].begin, order[i].view.data, order[i].view.size_bytes());
+    }
+    return HeadOf(header, digest);
+  };
+  const auto head = head_of();
   if (!head.ok()) return head.status().WithContext("cannot write '%s'", path.c_str());
-  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
-                          AtomicFile::Create(path, std::move(progress)));
+  ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
   ENGINE_RETURN_IF_ERROR(file->Write(head->data(), head->size()));
   for (const auto& [name, view] : order) {
     ENGINE_RETURN_IF_ERROR(file->Write(view.data, view.size_bytes()));

@@ -1,5 +1,7 @@
 #include "app/run/checkpoint_wait.h"
 
+#include <utility>
+
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"
 #include "core/base/deadline.h"
@@ -15,23 +17,29 @@ std::function<void()> CheckpointProgress(base::Store& store) {
   };
 }
 
-Status DiskStandsStill(int64_t timeout_ms) {
-  return Status::Error(
-             StatusCode::kTimeout,
-             "it has written nothing more of the checkpoint for %lld ms: its disk or file "
-             "system stands still",
-             static_cast<long long>(timeout_ms))
+Status DiskWatch::Check() {
+  ENGINE_ASSIGN_OR_RETURN(const bool told, store_.Has(launch::kProgressKey));
+  if (told) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string now,
+                            store_.Get(launch::kProgressKey, launch::kReportTimeoutMs));
+    if (std::exchange(before_, now) != now) deadline_ = base::DeadlineIn(timeout_ms_);
+  }
+  if (!base::Passed(deadline_)) return {};
+  return Status::Error(StatusCode::kTimeout,
+                       "no more of the checkpoint was written for %lld ms: a disk or file system "
+                       "stands still",
+                       static_cast<long long>(timeout_ms_))
       .WithRank(0);
 }
 
-Status AwaitCheckpoint(base::Store& store, const std::string& key, int64_t timeout_ms) {
-  std::string before;
+Result<std::string> AwaitCheckpoint(base::Store& store, const std::string& key, int64_t timeout_ms,
+                                    const std::atomic<bool>* ends) {
+  DiskWatch disk(store, timeout_ms);
   for (;;) {
-    const Status waited = store.Get(key, timeout_ms).status();
-    if (waited.code() != StatusCode::kTimeout) return waited;
-    const auto now = store.Get(launch::kProgressKey, launch::kReportTimeoutMs);
-    if (!now.ok() || *now == before) return DiskStandsStill(timeout_ms);
-    before = *now;
+    auto got = store.Get(key, launch::kPollMs);
+    if (got.ok() || got.status().code() != StatusCode::kTimeout) return got;
+    if (ends != nullptr && *ends) return got;
+    ENGINE_RETURN_IF_ERROR(disk.Check());
   }
 }
 

@@ -1,14 +1,19 @@
 #include "app/run/checkpoint_writer.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <utility>
 
+#include "app/checkpoint/atomic_file.h"
+#include "app/checkpoint/data_digest.h"
 #include "app/checkpoint/rank_states.h"
 #include "app/checkpoint/retention.h"
 #include "app/launch/deadlines.h"
+#include "app/launch/member.h"
 #include "app/run/checkpoint_wait.h"
 
 namespace engine::run {
@@ -17,66 +22,134 @@ namespace engine::run {
 // waits for the one that this disturbs.
 constexpr int kNice = 5;
 
-// The others wait until rank 0 can go on: it may have to write this file or the one before, which takes
-// longer than a transfer may.
+Result<bool> SharesFile(base::RankContext& rank, const std::string& path) {
+  const RankInfo& info = rank.info;
+  if (info.world_size == 1 || path.empty()) return true;
+  const std::string key = "checkpoint/shared" + path;
+  const auto answer = [&](int32_t of) { return key + "/" + std::to_string(of); };
+  if (info.rank != 0) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string name,
+                            rank.store.Get(answer(0), info.rendezvous_timeout_ms));
+    const auto file = checkpoint::AtomicFile::Join(name);
+    const auto place = static_cast<uint64_t>(info.rank - 1);
+    if (file.ok() && (*file)->WriteAt(place, "1", 1).ok()) (void)(*file)->Commit();
+    ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), ""));
+    ENGINE_ASSIGN_OR_RETURN(const std::string all, rank.store.Get(key, info.rendezvous_timeout_ms));
+    return !all.empty();
+  }
+  ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path));
+  ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(0), file->temporary()));
+  for (int32_t of = 1; of < info.world_size; ++of) {
+    ENGINE_RETURN_IF_ERROR(rank.store.Get(answer(of), info.rendezvous_timeout_ms).status());
+  }
+  std::string all;
+  std::ifstream(file->temporary()) >> all;
+  if (all != std::string(static_cast<size_t>(info.world_size - 1), '1')) all.clear();
+  if (all.empty()) {
+    rank.Log(LogLevel::kInfo, "not all ranks see the files of rank 0: it writes checkpoints alone");
+  }
+  ENGINE_RETURN_IF_ERROR(rank.store.Set(key, all));
+  return !all.empty();
+}
+
+// All wait until all can go on: one may have to write this file or the one before, which takes longer than
+// a transfer may.
 Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec::Executor& executor,
-                              const checkpoint::CheckpointInfo& info, train::CheckpointKind kind) {
+                              const checkpoint::CheckpointInfo& info, train::CheckpointKind kind,
+                              bool together) {
   const bool last = kind == train::CheckpointKind::kLast;
+  const int32_t rank = rank_.info.rank;
   if (path.empty() && !last) return {};
   checkpoint::RankStates kept;
   if (!path.empty()) {
     ENGINE_ASSIGN_OR_RETURN(kept, checkpoint::CollectRankStates(executor, path));
   }
-  const std::string saved = "checkpoint/" + std::to_string(info.step) + path;
-  if (rank_.info.rank != 0) return AwaitCheckpoint(rank_.store, saved, launch::kProgressTimeoutMs);
   ENGINE_RETURN_IF_ERROR(Finish(kind == train::CheckpointKind::kPeriodic && info.step != step_));
-  if (!path.empty()) {
+  key_ = "checkpoint/" + std::to_string(info.step) + path;
+  writers_ = together ? rank_.info.world_size : 1;
+  if (!path.empty() && rank < writers_) {
     path_ = path;
     step_ = info.step;
-    ENGINE_ASSIGN_OR_RETURN(auto content,
-                            checkpoint::ContentOf(executor, info, kept, !last, memory_));
-    ENGINE_RETURN_IF_ERROR(Write(keep, std::move(content), last));
+    ENGINE_ASSIGN_OR_RETURN(auto content, checkpoint::ContentOf(executor, info, kept, !last,
+                                                                memory_, {rank, writers_}));
+    ENGINE_RETURN_IF_ERROR(Begin(keep, std::move(content), last));
   }
-  return rank_.store.Set(saved, "");
+  const auto copied = [&](int32_t of) { return key_ + "/copied" + std::to_string(of); };
+  if (rank != 0) {
+    if (together) ENGINE_RETURN_IF_ERROR(rank_.store.Set(copied(rank), ""));
+    return AwaitCheckpoint(rank_.store, key_, launch::kProgressTimeoutMs).status();
+  }
+  for (int32_t of = 1; of < writers_; ++of) {
+    ENGINE_RETURN_IF_ERROR(
+        AwaitCheckpoint(rank_.store, copied(of), launch::kProgressTimeoutMs).status());
+  }
+  return rank_.store.Set(key_, "");
 }
 
-Status CheckpointWriter::Write(int64_t keep, checkpoint::CheckpointContent content, bool waits) {
-  const auto write = [this, keep](const checkpoint::CheckpointContent& from) -> Status {
-    const auto progress = [this, tell = CheckpointProgress(rank_.store)] {
-      deadline_ = base::DeadlineIn(launch::kProgressTimeoutMs);
-      tell();
-    };
-    deadline_ = base::DeadlineIn(launch::kProgressTimeoutMs);
-    ENGINE_RETURN_IF_ERROR(checkpoint::WriteCheckpoint(path_, from, progress));
-    return checkpoint::KeepNewest(path_, from.step, keep);
-  };
+Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent content, bool waits) {
   if (!waits && !content.copied && !std::exchange(told_of_memory_, true)) {
     rank_.Log(LogLevel::kWarning,
               "no memory for a copy of parameters and optimizer states: training waits while a "
               "checkpoint is written");
   }
   if (waits || !content.copied) {
-    ENGINE_RETURN_IF_ERROR(write(content));
-    return observer_.OnCheckpoint(step_, path_);
+    ENGINE_RETURN_IF_ERROR(Write(content, keep));
+    return rank_.info.rank == 0 ? observer_.OnCheckpoint(step_, path_) : Status();
   }
-  write_ = std::async(std::launch::async, [this, write, content = std::move(content)] {
+  write_ = std::async(std::launch::async, [this, keep, content = std::move(content)] {
     pthread_setname_np(pthread_self(), "checkpoint");
     (void)nice(kNice);  // of this thread, on Linux
-    return write(content);
+    return Write(content, keep);
   });
   return {};
 }
 
+// The first writer makes the file, and gives it its name when all have written: what others write after a
+// failure has no name any more.
+Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int64_t keep) {
+  const auto progress = CheckpointProgress(rank_.store);
+  const auto told = [&](const std::string& key) {
+    return AwaitCheckpoint(rank_.store, key, launch::kProgressTimeoutMs, &ends_);
+  };
+  const auto digest_of = [&](int32_t rank) { return key_ + "/digest" + std::to_string(rank); };
+  const int32_t rank = rank_.info.rank;
+  if (rank != 0) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "/file"));
+    ENGINE_ASSIGN_OR_RETURN(const auto file,
+                            checkpoint::AtomicFile::Join(to.substr(to.find(' ') + 1), progress));
+    ENGINE_ASSIGN_OR_RETURN(const checkpoint::DataDigest own,
+                            checkpoint::WriteParts(content, std::stoull(to), *file));
+    ENGINE_RETURN_IF_ERROR(file->Commit());
+    return rank_.store.Set(digest_of(rank), own.Text());
+  }
+  ENGINE_ASSIGN_OR_RETURN(const std::string head, checkpoint::HeadOf(content.header, {}));
+  ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path_, progress));
+  if (writers_ > 1) {
+    ENGINE_RETURN_IF_ERROR(
+        rank_.store.Set(key_ + "/file", fmt::format("{} {}", head.size(), file->temporary())));
+  }
+  ENGINE_ASSIGN_OR_RETURN(checkpoint::DataDigest digest,
+                          checkpoint::WriteParts(content, head.size(), *file));
+  for (int32_t other = 1; other < writers_; ++other) {
+    ENGINE_ASSIGN_OR_RETURN(const std::string text, told(digest_of(other)));
+    ENGINE_CHECK(digest.Add(text), "'%s' is the digest of no part", text.c_str());
+  }
+  ENGINE_RETURN_IF_ERROR(checkpoint::FinishFile(content, digest, *file));
+  return checkpoint::KeepNewest(path_, content.step, keep);
+}
+
 Status CheckpointWriter::Finish(bool waits_for_disk) {
   if (!write_.valid()) return {};
-  if (waits_for_disk && !ReadyWithin(0) && !std::exchange(told_of_disk_, true)) {
+  if (rank_.info.rank == 0 && waits_for_disk && !ReadyWithin(0) &&
+      !std::exchange(told_of_disk_, true)) {
     rank_.Log(LogLevel::kWarning, "the checkpoint of step " + std::to_string(step_) +
                                       " is still being written, and training waits for it: raise "
                                       "train.checkpoint_every, or write to a faster disk");
   }
+  DiskWatch disk(rank_.store, launch::kProgressTimeoutMs);
   while (!ReadyWithin(launch::kPollMs)) {
     ENGINE_RETURN_IF_ERROR(rank_.abort.reason());
-    if (base::Passed(deadline_)) return DiskStandsStill(launch::kProgressTimeoutMs);
+    ENGINE_RETURN_IF_ERROR(disk.Check());
   }
   return Announce();
 }
@@ -87,7 +160,7 @@ bool CheckpointWriter::ReadyWithin(int64_t ms) const {
 
 Status CheckpointWriter::Announce() {
   ENGINE_RETURN_IF_ERROR(write_.get());
-  return observer_.OnCheckpoint(step_, path_);
+  return rank_.info.rank != 0 ? Status() : observer_.OnCheckpoint(step_, path_);
 }
 
 Status CheckpointWriter::OnStep(const train::StepReport& report) {

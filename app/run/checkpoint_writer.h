@@ -1,5 +1,11 @@
 // Writes the checkpoints of a run: a thread does it, from a copy, while training goes on. The last one,
-// and any for whose copy there is no memory, is written before training goes on.
+// and any for whose copy there is no memory, is written before training goes on. Where all ranks see the
+// file of rank 0, a thread of each writes a part of it; in the store:
+//
+//   "checkpoint/" STEP PATH                the file before is on the disk, and all have copied
+//   "checkpoint/" STEP PATH "/copied" RANK
+//   "checkpoint/" STEP PATH "/file"        begin of the data " " path of the temporary file
+//   "checkpoint/" STEP PATH "/digest" RANK of the part of that rank, which is on the disk
 #pragma once
 
 #include <atomic>
@@ -10,25 +16,29 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/run/training.h"
-#include "core/base/deadline.h"
 #include "core/base/rank_context.h"
 #include "core/train/trainer.h"
 
 namespace engine::run {
 
+// Whether all ranks can write to a file that rank 0 makes beside `path`, which may be empty. Collective.
+Result<bool> SharesFile(base::RankContext& rank, const std::string& path);
+
 // Told by the trainer of each step, so that what happened to a file since the last one is told in its
 // turn.
 class CheckpointWriter final : public RunObserver {
  public:
-  // Borrows both. Its end waits for the thread, and tells nobody how that ended.
+  // Borrows both. Its end waits for the thread, which waits for no other rank any more, and tells nobody
+  // how that ended.
   CheckpointWriter(base::RankContext& rank, RunObserver& observer)
       : rank_(rank), observer_(observer) {}
+  ~CheckpointWriter() override { ends_ = true; }
 
   // TrainerParts::save. Of the files at `path` the `keep` newest stay; empty: there is nothing to write.
-  // First waits for what is still being written. kTimeout when no more of it comes to the disk for
-  // launch::kProgressTimeoutMs.
+  // `together`: each rank writes a part, else rank 0 all. First waits for what is still being written.
+  // kTimeout when no more of it comes to the disk for launch::kProgressTimeoutMs.
   Status Save(const std::string& path, int64_t keep, const exec::Executor& executor,
-              const checkpoint::CheckpointInfo& info, train::CheckpointKind kind);
+              const checkpoint::CheckpointInfo& info, train::CheckpointKind kind, bool together);
 
   // Fails as the writing has.
   Status OnStep(const train::StepReport& report) override;
@@ -37,7 +47,8 @@ class CheckpointWriter final : public RunObserver {
   }
 
  private:
-  Status Write(int64_t keep, checkpoint::CheckpointContent content, bool waits);
+  Status Begin(int64_t keep, checkpoint::CheckpointContent content, bool waits);
+  Status Write(const checkpoint::CheckpointContent& content, int64_t keep);
   Status Finish(bool waits_for_disk);
   Status Announce();
   bool ReadyWithin(int64_t ms) const;
@@ -48,10 +59,11 @@ class CheckpointWriter final : public RunObserver {
       std::make_shared<checkpoint::CopyMemory>();
   bool told_of_disk_ = false, told_of_memory_ = false;
   // Of the last file. Not changed while it is being written.
-  std::string path_;
+  std::string path_, key_;
   int64_t step_ = 0;
-  std::atomic<base::TimePoint> deadline_ = {};  // for more of it to be on the disk
-  std::future<Status> write_;                   // uses all before it
+  int32_t writers_ = 1;
+  std::atomic<bool> ends_ = false;
+  std::future<Status> write_;  // uses all before it
 };
 
 }  // namespace engine::run

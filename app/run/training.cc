@@ -282,13 +282,18 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       .metrics = std::move(metrics)};
   if (saves) {
     parts.save = [&, source, best, writer](const exec::Executor& executor,
-                                           const train::RunState& now, train::CheckpointKind kind) {
+                                           const train::RunState& now, train::CheckpointKind kind,
+                                           bool together) {
       const bool is_best = kind == train::CheckpointKind::kBest;
       const std::string& path = is_best ? output.best_checkpoint : output.checkpoint;
       checkpoint::CheckpointInfo info = InfoOf(run, rank.info, now, *best);
       info.class_names = source->class_names();
-      return writer->Save(path, is_best ? 1 : output.keep_checkpoints, executor, info, kind);
+      return writer->Save(path, is_best ? 1 : output.keep_checkpoints, executor, info, kind,
+                          together);
     };
+    ENGINE_ASSIGN_OR_RETURN(const bool shares, SharesFile(rank, output.checkpoint));
+    ENGINE_ASSIGN_OR_RETURN(const bool shares_best, SharesFile(rank, output.best_checkpoint));
+    parts.saves_together = shares && shares_best;
   }
   if (config.best().patience > 0 || !output.best_checkpoint.empty()) {
     parts.judge = [&, best](const train::EvaluationReport& report) {

@@ -260,19 +260,22 @@ Status Trainer::CheckRanks(int64_t step) {
   return check_->Conclude(marks);
 }
 
-// Collective, but for ranks that run asynchronously: states that are sharded or kept by servers
-// come to rank 0, which alone writes.
+// Collective, but for ranks that run asynchronously. What servers keep, and where ranks do not write
+// together what is sharded, comes to rank 0.
 Status Trainer::Checkpoint(int64_t step, CheckpointKind kind) {
   ENGINE_RETURN_IF_ERROR(Settle());
   if (!parts_.save) return {};
   ENGINE_RETURN_IF_ERROR(executor_->ShareBuffers());
+  exec::UpdateStrategy& updates = executor_->updates();
   const bool first = rank_.info.rank == 0;
-  if (!first && executor_->updates().asynchronous()) return {};
+  if (!first && updates.asynchronous()) return {};
   ENGINE_RETURN_IF_ERROR(CheckRanks(step));
-  ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
-  if (!first) executor_->updates().DropStates();
-  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), kind));
-  executor_->updates().DropStates();
+  const bool together = parts_.saves_together && updates.served() == nullptr &&
+                        plugins_->set().communicator->traits().no_op == 0;
+  if (!together) ENGINE_RETURN_IF_ERROR(executor_->CollectStates());
+  if (!first) updates.DropStates();
+  ENGINE_RETURN_IF_ERROR(parts_.save(*executor_, StateAt(step), kind, together));
+  updates.DropStates();
   return {};
 }
 

@@ -45,13 +45,15 @@ struct TrainerParts {
   // and says where this one begins and ends. Of a rank that takes the place of a lost one only the
   // parameters that are not trained count.
   std::function<Result<RunRange>(exec::Executor& executor, const RunState& now)> begin;
-  // Collective, but for ranks that go asynchronously, of which rank 0 calls it alone. On rank 0: keeps
-  // the parameters, the states that the executor has collected, and what each rank keeps for itself, or
-  // copies them to do so while training goes on; after kLast nothing is left to do. On the others: waits
-  // until rank 0 has come so far. kBest: beside the checkpoint that a run goes on from. Null, on all ranks
-  // alike: there are no checkpoints.
-  std::function<Status(const exec::Executor& executor, const RunState& now, CheckpointKind kind)>
+  // Collective, but for ranks that go asynchronously, of which rank 0 calls it alone. Keeps the parameters,
+  // the states, and what each rank keeps for itself, or copies them to do so while training goes on; after
+  // kLast nothing is left to do. `together`: each rank a part, states as they are. Else rank 0 all, with
+  // the states that the executor has collected; the others wait until it has come so far. kBest: beside the
+  // checkpoint that a run goes on from. Null, on all ranks alike: there are no checkpoints.
+  std::function<Status(const exec::Executor& executor, const RunState& now, CheckpointKind kind,
+                       bool together)>
       save;
+  bool saves_together = false;  // where ranks have the same parameters
   // Measures the model on what is requested of `data`, together with the other ranks of the request, all
   // of which get the same report. No targets in it: there is nothing to evaluate on.
   std::function<Result<EvaluationReport>(exec::Executor& executor, BatchSource& data,

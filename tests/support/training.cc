@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "app/checkpoint/safetensors.h"
 #include "app/launch/launch.h"
@@ -18,11 +22,15 @@ namespace {
 
 class Recorder final : public run::RunObserver {
  public:
-  Recorder(Training* training, int64_t dies_after) : training_(training), dies_after_(dies_after) {}
+  Recorder(Training* training, int64_t dies_after, std::string checkpoint)
+      : training_(training), dies_after_(dies_after), checkpoint_(std::move(checkpoint)) {}
   Status OnStep(const train::StepReport& report) override {
     training_->losses.push_back(report.loss);
     training_->samples.push_back(report.samples);
     if (report.step != dies_after_) return {};
+    for (int i = 0; i < 2000 && !std::filesystem::exists(checkpoint_); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     return Status::Error(StatusCode::kInternal, "the end that the test asked for");
   }
   Status OnEvaluation(const train::EvaluationReport& report) override {
@@ -33,6 +41,7 @@ class Recorder final : public run::RunObserver {
  private:
   Training* const training_;
   const int64_t dies_after_;
+  const std::string checkpoint_;
 };
 
 }  // namespace
@@ -57,7 +66,8 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
         rank.log = launch::MemberLog(rank.info);
         if (rank.info.is_server != 0) return run::ServeParameters(*config, rank);
         Recorder recorder(&trainings[static_cast<size_t>(rank.info.rank)],
-                          rank.info.rank == 0 ? members.dies_after : -1);
+                          rank.info.rank == 0 ? members.dies_after : -1,
+                          config->output().checkpoint);
         ENGINE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                                 run::MakeTrainer(*config, rank, recorder, nullptr, members.resume));
         ENGINE_RETURN_IF_ERROR(run::RunTraining(*config, rank, recorder, *trainer));

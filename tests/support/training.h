@@ -26,9 +26,10 @@ struct Training {
 
 struct Members {
   int ranks = 1;
-  int servers = 0;         // of their own
-  std::string resume;      // --resume
-  int64_t dies_after = 0;  // > 0: the step after which rank 0 fails, as if it were killed
+  int servers = 0;     // of their own
+  std::string resume;  // --resume
+  // > 0: the step after which rank 0 fails, as if it were killed, when there is a checkpoint.
+  int64_t dies_after = 0;
 };
 
 // `overrides` are those of --set. The test fails if the run does, unless it may.

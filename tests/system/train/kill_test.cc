@@ -50,10 +50,20 @@ class Kill : public RunTest {
   void TearDown() override { EXPECT_TRUE(AwaitNoDescendants()) << "processes are left"; }
 
   std::vector<std::string> Arguments(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments = {"run", "run.pbtxt", "-q", "-n", "2"};
+    std::vector<std::string> arguments = Run();
     if (fs::exists(path_)) arguments.insert(arguments.end(), {"--resume", "model.safetensors"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
+  }
+
+  std::vector<std::string> Run() const {
+    return {"run",
+            "run.pbtxt",
+            "-q",
+            "-n",
+            std::to_string(ranks_),
+            "--set",
+            "train.shard_optimizer=" + std::string(shards_ ? "true" : "false")};
   }
 
   // Another number for each checkpoint that was written; 0 for none.
@@ -77,7 +87,11 @@ class Kill : public RunTest {
       delay = std::chrono::microseconds(random_() % 8000);
     }
     std::this_thread::sleep_for(delay);
-    kill(-process.pid(), SIGKILL);
+    std::vector<int> ranks;
+    if (one_rank_) {
+      ASSERT_TRUE(Await("ranks", [&] { return (ranks = process.Children()).size() >= ranks_; }));
+    }
+    kill(one_rank_ ? ranks[random_() % ranks_] : -process.pid(), SIGKILL);
     const Outcome outcome = process.Wait();
     ASSERT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;
     ASSERT_TRUE(AwaitNoDescendants());
@@ -140,9 +154,13 @@ class Kill : public RunTest {
     ASSERT_FALSE(HasFailure());
     const std::string steps = "train.steps=" + std::to_string(last_ + 5);
     RunToTheEnd(Arguments({"--set", steps}));
-    RunToTheEnd({"run", "run.pbtxt", "-q", "-n", "2", "--set", steps, "--set",
-                 "output.checkpoint=whole/w", "--set", "output.keep_checkpoints=1", "--set",
-                 "train.checkpoint_every=0", "--set", "output.metrics=whole/m"});
+    std::vector<std::string> whole_run = Run();
+    for (const std::string& value :
+         {steps, std::string("output.checkpoint=whole/w"), std::string("output.keep_checkpoints=1"),
+          std::string("train.checkpoint_every=0"), std::string("output.metrics=whole/m")}) {
+      whole_run.insert(whole_run.end(), {"--set", value});
+    }
+    RunToTheEnd(whole_run);
     EXPECT_TRUE(Tensors("model.safetensors") == Tensors("whole/w"));
     const auto killed = InfoOf(path_), whole = InfoOf(folder_ / "whole/w");
     EXPECT_EQ(killed.step, last_ + 5);
@@ -167,6 +185,8 @@ class Kill : public RunTest {
   }
 
   const std::string path_ = folder_ / "model.safetensors";
+  size_t ranks_ = 2;
+  bool shards_ = false, one_rank_ = false;  // killed alone
   std::mt19937 random_{59};
   int64_t last_ = 0;      // the step of the newest checkpoint
   size_t different_ = 0;  // checkpoints, under whatever names
@@ -174,6 +194,13 @@ class Kill : public RunTest {
 
 TEST_F(Kill, FiveTimes) {
   KillTimes(5);
+}
+
+// Of those that write a file together.
+TEST_F(Kill, OneOfThreeRanksThatWriteTheirShards) {
+  ranks_ = 3;
+  shards_ = one_rank_ = true;
+  KillTimes(6);
 }
 
 TEST_F(Kill, FiftyNineTimes) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <string>
@@ -85,6 +86,7 @@ class RunTest : public ::testing::Test {
   Training Interrupt(const std::string& config, int ranks, const std::string& name,
                      std::vector<std::string> more = {}) const {
     more.push_back("train.checkpoint_every=10");
+    std::filesystem::remove(folder_ / name);
     Training training = Train(config, {.ranks = ranks, .dies_after = 15}, name, more);
     EXPECT_EQ(training.status.code(), StatusCode::kInternal) << training.status.message();
     EXPECT_EQ(training.losses.size(), 15u);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/checkpoint/data_digest.h"
 #include "kit/digest.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
@@ -56,7 +57,7 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
   }
   EXPECT_EQ(file->metadata().at("step"), "12");
   EXPECT_EQ(file->metadata().at("note"), "line\nline");
-  EXPECT_THAT(file->metadata().at("digest"), ::testing::MatchesRegex("xxh3_128:[0-9a-f]+"));
+  EXPECT_THAT(file->metadata().at("digest"), ::testing::MatchesRegex("xxh3_128_sum:[0-9a-f]+"));
 
   EXPECT_THAT(file->Find("nothing").status(),
               FailsWith(StatusCode::kBadData, HasSubstr("'nothing'")));
@@ -76,9 +77,10 @@ TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
   const std::string described = R"("a":{"data_offsets":[0,8],"dtype":"F32","shape":[2]},)"
                                 R"("b":{"data_offsets":[8,9],"dtype":"U8","shape":[1]}})";
   const std::string data = std::string(reinterpret_cast<char*>(values.data()), 8) + "\x09";
-  kit::Digest digest;
-  digest.Add(("{" + described).data(), described.size() + 1);
-  digest.Add(data.data(), data.size());
+  DataDigest digest;
+  digest.Add(DataDigest::kHeaderPlace, ("{" + described).data(), described.size() + 1);
+  digest.Add(8, &data[8], 1);
+  digest.Add(0, data.data(), 8);
   const std::string header =
       R"({"__metadata__":{"digest":")" + digest.Text() + R"("},)" + described;
 
@@ -89,6 +91,50 @@ TEST(Safetensors, TheFileIsLengthPaddedHeaderAndData) {
   EXPECT_EQ(content.substr(8 + header.size(), length - header.size()),
             std::string(length - header.size(), ' '));
   EXPECT_EQ(content.substr(8 + length), data);
+}
+
+// Of format 1 of checkpoints: of header and data, one after the other.
+TEST(Safetensors, DigestsOfBeforeAreChecked) {
+  TempFolder folder;
+  const std::string described = R"("a":{"data_offsets":[0,4],"dtype":"F32","shape":[1]}})";
+  const std::string data = "\x01\x02\x03\x04";
+  kit::Digest digest;
+  digest.Add(("{" + described + data).data(), 1 + described.size() + data.size());
+  for (const bool damaged : {false, true}) {
+    const std::string header =
+        R"({"__metadata__":{"digest":")" + digest.Text() + R"("},)" + described;
+    const uint64_t length = header.size();
+    const std::string path =
+        folder.Write("model", std::string(reinterpret_cast<const char*>(&length), 8) + header +
+                                  (damaged ? "\x01\x02\x03\x05" : data));
+    const auto file = SafetensorsFile::Open(path);
+    EXPECT_EQ(file.ok(), !damaged);
+    if (damaged) {
+      EXPECT_THAT(file.status(), FailsWith(StatusCode::kBadData, HasSubstr("digest")));
+    }
+  }
+}
+
+// However it is cut at blocks, in whatever order; each bit and its place count.
+TEST(DataDigest, IsTheSumOfItsParts) {
+  std::vector<uint8_t> data(1000);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>(i * 7);
+  DataDigest whole, parts;
+  whole.Add(40, data.data(), data.size());
+  DataDigest last;
+  last.Add(40 + 640, &data[640], 360);
+  parts.Add(40 + 128, &data[128], 512);
+  ASSERT_TRUE(parts.Add(last.Text()));
+  EXPECT_NE(parts.Text(), whole.Text());
+  parts.Add(40, data.data(), 128);
+  EXPECT_EQ(parts.Text(), whole.Text());
+  DataDigest moved, changed;
+  moved.Add(104, data.data(), data.size());
+  data[999] ^= 1;
+  changed.Add(40, data.data(), data.size());
+  EXPECT_NE(moved.Text(), whole.Text());
+  EXPECT_NE(changed.Text(), whole.Text());
+  EXPECT_FALSE(parts.Add("xxh3_128:0123"));
 }
 
 TEST(Safetensors, NoTensorsAtAllIsAFile) {

@@ -108,7 +108,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(info.data, "crc");
   EXPECT_EQ(info.position.epoch, 5);
   EXPECT_EQ(info.position.samples, 24);
-  EXPECT_THAT(opened.digest, ::testing::StartsWith("xxh3_128:"));
+  EXPECT_THAT(opened.digest, ::testing::StartsWith("xxh3_128_sum:"));
 
   const auto model = ValueOf(Load(kConfig, kInputs, path_));
   for (int32_t i = 0; i < 4; ++i) {
@@ -226,7 +226,7 @@ TEST_F(CheckpointTest, AnOpenFileStaysWhatItWasWhenItIsReplaced) {
 }
 
 TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
-  const std::pair<const char*, const char*> changes[] = {{"format", "engine.checkpoint/2"},
+  const std::pair<const char*, const char*> changes[] = {{"format", "engine.checkpoint/3"},
                                                          {"format", ""},
                                                          {"step", "many"},
                                                          {"step", "-1"},

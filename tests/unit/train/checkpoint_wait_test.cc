@@ -40,7 +40,7 @@ TEST_F(CheckpointWait, EndsWhenNothingIsWrittenAndBlamesRankZero) {
   const std::string told = ValueOf(store_.Get(launch::kProgressKey, 0));
   tell();
   EXPECT_EQ(ValueOf(store_.Get(launch::kProgressKey, 0)), told) << "too soon";
-  const Status status = AwaitCheckpoint(store_, "written", kTimeoutMs);
+  const Status status = AwaitCheckpoint(store_, "written", kTimeoutMs).status();
   EXPECT_THAT(status, FailsWith(StatusCode::kTimeout, ::testing::HasSubstr("stands still")));
   EXPECT_EQ(status.rank(), 0);
 }

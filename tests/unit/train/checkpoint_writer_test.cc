@@ -65,7 +65,8 @@ class CheckpointWriterTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(executor_); }
   Status Save(const std::string& path, int64_t step, CheckpointKind kind) {
-    return writer_.Save(path, /*keep=*/1, *executor_, {.step = step, .config = kConfig}, kind);
+    return writer_.Save(path, /*keep=*/1, *executor_, {.step = step, .config = kConfig}, kind,
+                        /*together=*/false);
   }
   void FillParameters(float value) {
     const int64_t count = executor_->memory().layout().total_count;
@@ -141,7 +142,7 @@ TEST_F(CheckpointWriterTest, ARunThatEndsHasWhatWasBeingWritten) {
   {
     run::CheckpointWriter writer(rank_, announced_);
     ASSERT_THAT(writer.Save(path_, 1, *executor_, {.step = 7, .config = kConfig},
-                            CheckpointKind::kPeriodic),
+                            CheckpointKind::kPeriodic, /*together=*/false),
                 IsOk());
     abort_.Raise(Status::Error(StatusCode::kPeerLost, "rank 1 is lost"));
   }

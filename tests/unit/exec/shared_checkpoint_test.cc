@@ -1,0 +1,107 @@
+// Ranks that are threads write a checkpoint together: it is the one that rank 0 writes alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "app/run/checkpoint_writer.h"
+#include "tests/support/expect_status.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/exec/rank_world.h"
+
+namespace engine::test {
+namespace {
+
+using testing::ReadWhole;
+using train::CheckpointKind;
+
+class SharedCheckpointTest : public ::testing::Test {
+ protected:
+  // What one rank does with `writer` in the end of a run.
+  using Body = std::function<Status(run::CheckpointWriter& writer, exec::Executor& executor,
+                                    base::RankContext& rank)>;
+  void Run(int size, bool shard, const Body& body) {
+    const auto table = std::make_shared<MemoryTable>();
+    RankWorld world{.size = size, .steps = 2, .shard = shard};
+    world.end = [&](exec::Executor& executor, int) -> Status {
+      base::AbortSignal abort;
+      MemoryStore store(table, abort);
+      const std::atomic<int> stop{0};
+      base::RankContext rank{
+          .info = executor.options().rank, .store = store, .abort = abort, .stop_requested = stop};
+      rank.info.rendezvous_timeout_ms = 20000;
+      run::RunObserver observer;
+      run::CheckpointWriter writer(rank, observer);
+      return body(writer, executor, rank);
+    };
+    for (const RankResult& result : world.Run()) EXPECT_THAT(result.status, IsOk());
+  }
+  size_t Files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_.path()),
+                                             std::filesystem::directory_iterator()));
+  }
+
+  const testing::TempFolder folder_;
+  const std::string alone_ = folder_ / "alone", together_ = folder_ / "together";
+};
+
+TEST_F(SharedCheckpointTest, IsTheFileOfRankZeroToTheByte) {
+  for (const bool shard : {false, true}) {
+    for (const int size : {2, 3, 5}) {
+      SCOPED_TRACE(std::to_string(size) + (shard ? " ranks, sharded" : " ranks"));
+      Run(size, shard, [&](auto& writer, auto& executor, auto& rank) -> Status {
+        const checkpoint::CheckpointInfo info{.step = 2, .config = "seed: 1", .world_size = size};
+        ENGINE_ASSIGN_OR_RETURN(const bool shared, run::SharesFile(rank, together_));
+        EXPECT_TRUE(shared);
+        for (const auto kind : {CheckpointKind::kPeriodic, CheckpointKind::kLast}) {
+          const std::string path = together_ + (kind == CheckpointKind::kLast ? "2" : "");
+          ENGINE_RETURN_IF_ERROR(writer.Save(path, 1, executor, info, kind, /*together=*/true));
+        }
+        return writer.Save(alone_, 1, executor, info, CheckpointKind::kLast, /*together=*/false);
+      });
+      EXPECT_TRUE(ReadWhole(together_) == ReadWhole(alone_));
+      EXPECT_TRUE(ReadWhole(together_ + "2") == ReadWhole(alone_));
+      EXPECT_THAT(checkpoint::OpenCheckpoint(together_).status(), IsOk());
+      EXPECT_EQ(Files(), 3u);
+    }
+  }
+}
+
+// A rank that ends before it has written its part: no file, and whoever waits for the part may end too.
+TEST_F(SharedCheckpointTest, WithoutAPartThereIsNoFile) {
+  Run(2, /*shard=*/true, [&](auto& writer, auto& executor, auto& rank) -> Status {
+    if (rank.info.rank == 1) {
+      ENGINE_RETURN_IF_ERROR(rank.store.Set("checkpoint/2" + together_ + "/copied1", ""));
+      return {};
+    }
+    return writer.Save(together_, 1, executor, {.step = 2, .config = "seed: 1"},
+                       CheckpointKind::kPeriodic, /*together=*/true);
+  });
+  EXPECT_EQ(Files(), 0u);
+}
+
+// Rank 1 stands on another host: what it finds at that path is not what rank 0 wrote.
+TEST_F(SharedCheckpointTest, RanksThatDoNotSeeTheFileAreFound) {
+  Run(3, /*shard=*/false, [&](auto& writer, auto& executor, auto& rank) -> Status {
+    (void)writer, (void)executor;
+    if (rank.info.rank == 1) {
+      ENGINE_RETURN_IF_ERROR(
+          rank.store.Get("checkpoint/shared" + together_ + "/0", 20000).status());
+      return rank.store.Set("checkpoint/shared" + together_ + "/1", "");
+    }
+    std::string line;
+    rank.log = [&](LogLevel, std::string_view text) { line = text; };
+    ENGINE_ASSIGN_OR_RETURN(const bool shared, run::SharesFile(rank, together_));
+    EXPECT_FALSE(shared);
+    EXPECT_EQ(line.empty(), rank.info.rank != 0);
+    return {};
+  });
+  EXPECT_EQ(Files(), 0u);
+}
+
+}  // namespace
+}  // namespace engine::test
