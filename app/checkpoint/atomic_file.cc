@@ -70,9 +70,10 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::Create(const std::string& path,
   return file;
 }
 
-Result<std::unique_ptr<AtomicFile>> AtomicFile::Join(const std::string& temporary,
+Result<std::unique_ptr<AtomicFile>> AtomicFile::Join(const std::string& path,
+                                                     const std::string& temporary,
                                                      std::function<void()> progress) {
-  std::unique_ptr<AtomicFile> file(new AtomicFile("", "", temporary, std::move(progress)));
+  std::unique_ptr<AtomicFile> file(new AtomicFile(path, "", temporary, std::move(progress)));
   file->fd_ = kit::UniqueFd(open(temporary.c_str(), O_WRONLY | O_CLOEXEC));
   if (!file->fd_) return file->Error("open");
   return file;
@@ -94,7 +95,7 @@ Status AtomicFile::Open() {
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ && !path_.empty()) unlink(temporary_.c_str());
+  if (fd_ && !folder_.empty()) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::Write(const void* data, size_t size_bytes) {
@@ -123,7 +124,7 @@ Status AtomicFile::WriteAt(uint64_t offset, const void* data, size_t size_bytes)
 
 Status AtomicFile::Commit() {
   if (fsync(fd_.get()) != 0) return Error("fsync");
-  if (path_.empty()) return {};
+  if (folder_.empty()) return {};
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Error("rename");
   // From here on the temporary name is gone. An error of close after fsync has nothing to tell.
   fd_.Close();
@@ -133,8 +134,8 @@ Status AtomicFile::Commit() {
 
 Status AtomicFile::Error(const char* action) const {
   const int reason = errno;
-  return Status::Error(StatusCode::kStorage, "cannot write '%s': %s failed: %s",
-                       (path_.empty() ? temporary_ : path_).c_str(), action, std::strerror(reason));
+  return Status::Error(StatusCode::kStorage, "cannot write '%s': %s failed: %s", path_.c_str(),
+                       action, std::strerror(reason));
 }
 
 }  // namespace engine::checkpoint

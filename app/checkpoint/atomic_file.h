@@ -29,9 +29,10 @@ class AtomicFile {
   // `progress`, which may be null, is called each time that more of it is on the disk.
   static Result<std::unique_ptr<AtomicFile>> Create(const std::string& path,
                                                     std::function<void()> progress = nullptr);
-  // What another one writes, in this process or another, named as its temporary(): parts of it may be
+  // What another one writes to `path`, in this process or another, as its temporary(): parts of it may be
   // written, and Commit brings those to the disk. The rest stays with the other.
-  static Result<std::unique_ptr<AtomicFile>> Join(const std::string& temporary,
+  static Result<std::unique_ptr<AtomicFile>> Join(const std::string& path,
+                                                  const std::string& temporary,
                                                   std::function<void()> progress = nullptr);
   // Without Commit, removes the temporary file; the target is as it was.
   ~AtomicFile();

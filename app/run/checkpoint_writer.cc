@@ -30,7 +30,7 @@ Result<bool> SharesFile(base::RankContext& rank, const std::string& path) {
   if (info.rank != 0) {
     ENGINE_ASSIGN_OR_RETURN(const std::string name,
                             rank.store.Get(answer(0), info.rendezvous_timeout_ms));
-    const auto file = checkpoint::AtomicFile::Join(name);
+    const auto file = checkpoint::AtomicFile::Join(path, name);
     const auto place = static_cast<uint64_t>(info.rank - 1);
     if (file.ok() && (*file)->WriteAt(place, "1", 1).ok()) (void)(*file)->Commit();
     ENGINE_RETURN_IF_ERROR(rank.store.Set(answer(info.rank), ""));
@@ -53,7 +53,8 @@ Result<bool> SharesFile(base::RankContext& rank, const std::string& path) {
 }
 
 // All wait until all can go on: one may have to write this file or the one before, which takes longer than
-// a transfer may.
+// a transfer may. Where all write parts, and have copied theirs, that is when the file before is there,
+// which each knows without asking.
 Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec::Executor& executor,
                               const checkpoint::CheckpointInfo& info, train::CheckpointKind kind,
                               bool together) {
@@ -67,23 +68,33 @@ Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec:
   ENGINE_RETURN_IF_ERROR(Finish(kind == train::CheckpointKind::kPeriodic && info.step != step_));
   key_ = "checkpoint/" + std::to_string(info.step) + path;
   writers_ = together ? rank_.info.world_size : 1;
+  bool copied = !last;
   if (!path.empty() && rank < writers_) {
     path_ = path;
     step_ = info.step;
     ENGINE_ASSIGN_OR_RETURN(auto content, checkpoint::ContentOf(executor, info, kept, !last,
                                                                 memory_, {rank, writers_}));
+    copied = copied && content.copied;
     ENGINE_RETURN_IF_ERROR(Begin(keep, std::move(content), last));
   }
-  const auto copied = [&](int32_t of) { return key_ + "/copied" + std::to_string(of); };
+  if (together && all_copy_ && !last) return {};
+  const auto copied_by = [&](int32_t of) { return key_ + "/copied" + std::to_string(of); };
+  const auto await = [&](const std::string& key) {
+    return AwaitCheckpoint(rank_.store, key, launch::kProgressTimeoutMs);
+  };
+  std::string all = copied ? "all" : "";
   if (rank != 0) {
-    if (together) ENGINE_RETURN_IF_ERROR(rank_.store.Set(copied(rank), ""));
-    return AwaitCheckpoint(rank_.store, key_, launch::kProgressTimeoutMs).status();
+    if (together) ENGINE_RETURN_IF_ERROR(rank_.store.Set(copied_by(rank), all));
+    ENGINE_ASSIGN_OR_RETURN(all, await(key_));
+  } else {
+    for (int32_t of = 1; of < writers_; ++of) {
+      ENGINE_ASSIGN_OR_RETURN(const std::string other, await(copied_by(of)));
+      if (other.empty()) all.clear();
+    }
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(key_, all));
   }
-  for (int32_t of = 1; of < writers_; ++of) {
-    ENGINE_RETURN_IF_ERROR(
-        AwaitCheckpoint(rank_.store, copied(of), launch::kProgressTimeoutMs).status());
-  }
-  return rank_.store.Set(key_, "");
+  all_copy_ = together && !all.empty();
+  return {};
 }
 
 Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent content, bool waits) {
@@ -115,12 +126,13 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
   const int32_t rank = rank_.info.rank;
   if (rank != 0) {
     ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "/file"));
-    ENGINE_ASSIGN_OR_RETURN(const auto file,
-                            checkpoint::AtomicFile::Join(to.substr(to.find(' ') + 1), progress));
+    ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Join(
+                                                 path_, to.substr(to.find(' ') + 1), progress));
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::DataDigest own,
                             checkpoint::WriteParts(content, std::stoull(to), *file));
     ENGINE_RETURN_IF_ERROR(file->Commit());
-    return rank_.store.Set(digest_of(rank), own.Text());
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(digest_of(rank), own.Text()));
+    return told(key_ + "/done").status();
   }
   ENGINE_ASSIGN_OR_RETURN(const std::string head, checkpoint::HeadOf(content.header, {}));
   ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path_, progress));
@@ -135,7 +147,8 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
     ENGINE_CHECK(digest.Add(text), "'%s' is the digest of no part", text.c_str());
   }
   ENGINE_RETURN_IF_ERROR(checkpoint::FinishFile(content, digest, *file));
-  return checkpoint::KeepNewest(path_, content.step, keep);
+  ENGINE_RETURN_IF_ERROR(checkpoint::KeepNewest(path_, content.step, keep));
+  return writers_ > 1 ? rank_.store.Set(key_ + "/done", "") : Status();
 }
 
 Status CheckpointWriter::Finish(bool waits_for_disk) {

@@ -58,6 +58,7 @@ class CheckpointWriter final : public RunObserver {
   const std::shared_ptr<checkpoint::CopyMemory> memory_ =
       std::make_shared<checkpoint::CopyMemory>();
   bool told_of_disk_ = false, told_of_memory_ = false;
+  bool all_copy_ = false;  // all ranks have had memory for the copies of their parts
   // Of the last file. Not changed while it is being written.
   std::string path_, key_;
   int64_t step_ = 0;

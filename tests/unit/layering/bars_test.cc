@@ -33,14 +33,14 @@ struct Bound {
 TEST(Sizes, StayBelowTheirBounds) {
   // interfaces/engine: the contracts with a line of fields for each struct, and abi/ below them. The
   // product has the conformance kit, which was tests before it was a program of the SDK.
-  const Bound bounds[] = {{{"core"}, 5980},
+  const Bound bounds[] = {{{"core"}, 5990},
                           {{"interfaces/engine"}, 2165},
                           {{"interfaces/engine/abi"}, 700},
                           {{"tools/conform"}, 8390},
-                          {kProduct, 82850},
-                          {{"tests"}, 43320},
+                          {kProduct, 83710},
+                          {{"tests"}, 43650},
                           {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 10730},
-                          {{"tests/emulated_cuda"}, 6690}};
+                          {{"tests/emulated_cuda"}, 6750}};
   for (const Bound& bound : bounds) {
     const size_t lines = LinesOfCode(FilesBelow(bound.folders));
     EXPECT_LE(lines, bound.lines) << testing::PrintToString(bound.folders);
