@@ -151,10 +151,10 @@ class Run(Scripts):
     def test_what_comes_after_the_deadline_does_not_run(self):
         self.suite("ops_conformance", "Hangs")
         begin = time.monotonic()
-        code, out = self.run_script("tests/gpu/run.sh", "ops", "attention", DEADLINE="3")
-        self.assertLess(time.monotonic() - begin, 8)
+        code, out = self.run_script("tests/gpu/run.sh", "ops", "attention", DEADLINE="8")
+        self.assertLess(time.monotonic() - begin, 16)
         self.assertEqual(code, 1, out)
-        self.assertIn("the rest of the 3 s", self.lines()["ops_conformance"]["reason"])
+        self.assertIn("the rest of the 8 s", self.lines()["ops_conformance"]["reason"])
         self.assertEqual(self.lines()["attention"]["result"], "not run")
         self.assertEqual(self.lines()["all"]["not_run"], 1)
 

@@ -97,8 +97,7 @@ TEST_F(NcclRun, WithBatchNormOverAllRanksTrainsAsTheCpuDoes) {
   EXPECT_THAT(refused.err, HasSubstr("is not for models whose ops see the batch of all ranks"));
 }
 
-// The states of a checkpoint come together in groups of transfers where NCCL has them: those of the
-// first two layers each, and those of the last two, which are small.
+// Each rank writes the states that it has.
 TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
   const auto checkpoint = [](const std::string& name, std::vector<std::string> more) {
     more.insert(more.end(), {"--plugins", "adamw", "--set", "model.mlp.hidden=24,16,8", "--set",
@@ -116,11 +115,6 @@ TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
   size_t states = 0;
   for (const auto& tensor : tensors) states += tensor.first.starts_with("optimizer/") ? 1 : 0;
   EXPECT_EQ(states, 2 * (tensors.size() - states)) << "the test compares nothing";
-
-  const Outcome outcome =
-      Run("gpu.pbtxt", checkpoint("none", sharded), {{"FAKE_NCCL_FAULT", "group"}});
-  EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("collecting optimizer states"));
 }
 
 // What ops read of parameters is gathered in bfloat16; the rest comes together for the checkpoint.
