@@ -17,14 +17,14 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define CPU_OPS_TARGET(arch) __attribute__((target("arch=" arch)))
 #define CPU_OPS_HAS(arch) __builtin_cpu_supports(arch)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CPU_OPS_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
 #else
 #define CPU_OPS_TARGET(arch)
 #define CPU_OPS_HAS(arch) false
 #endif
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CPU_OPS_KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
+#ifndef CPU_OPS_KERNEL
 #define CPU_OPS_KERNEL
 #endif
 

@@ -7,6 +7,8 @@
 
 #include <fstream>
 
+#include "tests/support/words.h"
+
 namespace engine::testing {
 EngineProcess::EngineProcess(const std::string& folder, std::vector<std::string> arguments,
                              const std::map<std::string, std::string>& environment)
@@ -44,6 +46,19 @@ Outcome EngineProcess::Wait(std::chrono::seconds timeout) {
 Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,
                   const std::map<std::string, std::string>& environment) {
   return EngineProcess(folder, std::move(arguments), environment).Wait();
+}
+
+Outcome RunInTwoFolders(const TempFolder& folder, const std::vector<std::string>& arguments,
+                        std::map<std::string, std::string> environment) {
+  environment.merge(TorchrunRank(0, 2, FreePort()));
+  folder.Write("0/empty", "");
+  folder.Write("1/empty", "");
+  EngineProcess first(folder / "0", arguments, environment);
+  environment["RANK"] = environment["LOCAL_RANK"] = "1";
+  EngineProcess second(folder / "1", arguments, environment);
+  const Outcome outcome = first.Wait();
+  EXPECT_EQ(second.Wait().exit_code, outcome.exit_code) << outcome.err;
+  return outcome;
 }
 
 }  // namespace engine::testing

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/probe_process.h"
+#include "tests/support/temp_folder.h"
 
 namespace engine::testing {
 
@@ -40,5 +41,9 @@ class EngineProcess {
 // Runs it to its end.
 Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,
                   const std::map<std::string, std::string>& environment = {});
+
+// By two ranks, which work in folders 0 and 1 of `folder`; what the first says. Both end alike.
+Outcome RunInTwoFolders(const TempFolder& folder, const std::vector<std::string>& arguments,
+                        std::map<std::string, std::string> environment = {});
 
 }  // namespace engine::testing

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <random>
-#include <thread>
 
 #include "tests/conformance/ops/op_rig.h"
 

@@ -97,7 +97,9 @@ TEST_F(NcclRun, WithBatchNormOverAllRanksTrainsAsTheCpuDoes) {
   EXPECT_THAT(refused.err, HasSubstr("is not for models whose ops see the batch of all ranks"));
 }
 
-// Each rank writes the states that it has.
+// Each rank writes the states that it has. Where rank 1 does not see the files of rank 0 they come together
+// in groups of transfers where NCCL has them: those of the first two layers each, and those of the last
+// two, which are small.
 TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
   const auto checkpoint = [](const std::string& name, std::vector<std::string> more) {
     more.insert(more.end(), {"--plugins", "adamw", "--set", "model.mlp.hidden=24,16,8", "--set",
@@ -115,6 +117,18 @@ TEST_F(NcclRun, WithAShardedOptimizerWritesTheCheckpointOfTheCpu) {
   size_t states = 0;
   for (const auto& tensor : tensors) states += tensor.first.starts_with("optimizer/") ? 1 : 0;
   EXPECT_EQ(states, 2 * (tensors.size() - states)) << "the test compares nothing";
+
+  const auto apart = [&](const std::string& name, std::map<std::string, std::string> environment) {
+    environment["EMULATED_CUDA_DEVICES"] = "3";
+    Words words = checkpoint("/proc/self/cwd/" + name, {"--set", "train.shard_optimizer=true"});
+    words.insert(words.begin(), {"run", folder_ / "gpu.pbtxt", "--plugin-path", EMULATED_PLUGINS});
+    return RunInTwoFolders(folder_, words, environment);
+  };
+  EXPECT_THAT(apart("m", {}).err, HasSubstr("it writes checkpoints alone"));
+  EXPECT_EQ(TensorsOf(folder_ / "0/m"), tensors);
+  const Outcome outcome = apart("none", {{"FAKE_NCCL_FAULT", "group"}});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("collecting optimizer states"));
 }
 
 // What ops read of parameters is gathered in bfloat16; the rest comes together for the checkpoint.

@@ -31,6 +31,22 @@ TEST_F(Resume, TwentyStepsAreTenAndTenMoreToTheBit) {
   }
 }
 
+// Each has another folder of that name: rank 0 gets the shards and writes alone.
+TEST_F(Resume, RanksThatDoNotSeeTheFilesOfRankZeroLeaveThemToIt) {
+  folder_.Write("run.pbtxt", kMlp);
+  const auto run = [this](const std::string& checkpoint) {
+    return RunInTwoFolders(folder_, {"run", folder_ / "run.pbtxt", "--set", Sharded(), "--set",
+                                     "output.checkpoint=" + checkpoint});
+  };
+  const std::string sentence = "not all ranks see the files of rank 0: it writes checkpoints alone";
+  EXPECT_THAT(run(folder_ / "whole").err, Not(HasSubstr(sentence)));
+  const Outcome apart = run("/proc/self/cwd/m");
+  EXPECT_EQ(apart.exit_code, 0);
+  EXPECT_THAT(apart.err, HasSubstr(sentence));
+  EXPECT_EQ(Tensors("0/m"), Tensors("whole"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "1/m"));
+}
+
 // Each rank has the norms of its own gradients. Of version 0 the hook forgets.
 TEST_F(Resume, WhatAHookRemembersGoesOnToTheBit) {
   for (const int ranks : {1, 2, 3}) {
