@@ -1,6 +1,7 @@
 #include "winograd.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "parallel.h"
 #include "simd.h"
@@ -116,17 +117,25 @@ CPU_OPS_INLINE void TransformPatches(const Patches& patches, const float* plane,
   const int64_t channels = patches.plane.channels, width = patches.plane.width * channels;
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t row = patches.RowOf(tile), column = patches.ColumnOf(tile);
-    const int64_t offset = patches.OffsetOf(tile, row, column);
-    for (int64_t c = 0; c < channels; c += kWidth<V>) {
-      float* const target = points.data + (tile - begin) * channels + c;
-      Transform<V, kMatrix, kPatch, kSize>(
-          [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
-            return patches.Has(row + i, column + j)
-                       ? LoadAs<V>(plane + offset + i * width + j * channels + c)
-                       : V{};
-          },
-          [&](int i, int j, V lanes)
-              CPU_OPS_INLINE_LAMBDA { StoreAs(target + (i * kPatch + j) * points.stride, lanes); });
+    const float* const corner = plane + patches.OffsetOf(tile, row, column);
+    const auto transform = [&](auto is_inside) CPU_OPS_INLINE_LAMBDA {
+      for (int64_t c = 0; c < channels; c += kWidth<V>) {
+        float* const target = points.data + (tile - begin) * channels + c;
+        Transform<V, kMatrix, kPatch, kSize>(
+            [&](int i, int j) CPU_OPS_INLINE_LAMBDA {
+              return is_inside || patches.Has(row + i, column + j)
+                         ? LoadAs<V>(corner + i * width + j * channels + c)
+                         : V{};
+            },
+            [&](int i, int j, V lanes) CPU_OPS_INLINE_LAMBDA {
+              StoreAs(target + (i * kPatch + j) * points.stride, lanes);
+            });
+      }
+    };
+    if (patches.Has(row, column) && patches.Has(row + kSize - 1, column + kSize - 1)) {
+      transform(std::true_type());
+    } else {
+      transform(std::false_type());
     }
   }
 }
@@ -146,9 +155,10 @@ CPU_OPS_INLINE void TransformGradients(const Patches& patches, const float* plan
 template <typename V>
 CPU_OPS_INLINE void WriteOutputs(const Patches& patches, Points points, int64_t begin, int64_t end,
                                  const float* bias, bool sum, float* plane) {
-  const int64_t channels = patches.plane.channels;
+  const int64_t channels = patches.plane.channels, width = patches.plane.width * channels;
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t row = patches.RowOf(tile), column = patches.ColumnOf(tile);
+    float* const corner = plane + patches.OffsetOf(tile, row, column);
     for (int64_t c = 0; c < channels; c += kWidth<V>) {
       const V first = bias != nullptr ? LoadAs<V>(bias + c) : V{};
       Transform<V, kOutput, kTile, kPatch>(
@@ -158,7 +168,7 @@ CPU_OPS_INLINE void WriteOutputs(const Patches& patches, Points points, int64_t 
           },
           [&](int i, int j, V lanes) CPU_OPS_INLINE_LAMBDA {
             if (!patches.Has(row + i, column + j)) return;
-            float* const y = plane + patches.OffsetOf(tile, row + i, column + j) + c;
+            float* const y = corner + i * width + j * channels + c;
             StoreAs(y, sum ? LoadAs<V>(y) + lanes : lanes + first);
           });
     }
