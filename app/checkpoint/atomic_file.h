@@ -39,7 +39,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // Behind what was written so, or at any place.
+  // Behind what was written so, or at any place. Cheapest where `data` and its place in the file are the same
+  // modulo kPageBytes.
+  static constexpr size_t kPageBytes = 4096;
   Status Write(const void* data, size_t size_bytes);
   Status WriteAt(uint64_t offset, const void* data, size_t size_bytes);
 
@@ -66,7 +68,7 @@ class AtomicFile {
   const std::function<void()> progress_;
   uint64_t end_ = 0;  // of what Write has written
   size_t unsynced_bytes_ = 0;
-  kit::UniqueFd fd_;
+  kit::UniqueFd fd_, direct_;  // direct_: past the page cache, if the file system can
 };
 
 }  // namespace engine::checkpoint

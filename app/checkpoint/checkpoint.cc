@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kFormat[] = "engine.checkpoint/2";
 constexpr char kFirstFormat[] = "engine.checkpoint/1";  // with another digest
-constexpr size_t kAtOnceBytes = size_t{256} << 10;      // stays in the cache from check to write
+constexpr size_t kCachedBytes = size_t{256} << 10;      // stays in the cache from check to digest
+constexpr size_t kAtOnceBytes = size_t{8} << 20;
 constexpr int64_t kCopyTimeoutMs = 60000;
 constexpr char kStatePrefix[] = "optimizer/";
 constexpr std::string_view kClassNamesPrefix = "class_names/";
@@ -36,7 +37,7 @@ bool Reserve(size_t size_bytes, bool necessary, CopyMemory& memory) {
 
 Status CopyToHost(const exec::ModelMemory& memory, CheckpointContent& content) {
   size_t size_bytes = 0;
-  for (const Part& part : content.parts) size_bytes += part.size_bytes;
+  for (const Part& part : content.parts) size_bytes += part.size_bytes + AtomicFile::kPageBytes;
   const bool on_accelerator = memory.accelerator() != nullptr;
   content.copied = Reserve(size_bytes, on_accelerator, *content.memory);
   if (!content.copied && on_accelerator) {
@@ -46,6 +47,7 @@ Status CopyToHost(const exec::ModelMemory& memory, CheckpointContent& content) {
   if (!content.copied) return {};
   std::byte* to = content.memory->bytes.get();
   for (Part& part : content.parts) {
+    to += (part.begin - reinterpret_cast<uintptr_t>(to)) % AtomicFile::kPageBytes;
     ENGINE_RETURN_IF_ERROR(memory.device().Copy(to, part.data, part.size_bytes, memory.stream()));
     part.data = std::exchange(to, to + part.size_bytes);
   }
@@ -62,6 +64,23 @@ bool AllFinite(const void* data, size_t size_bytes) {
     odd |= static_cast<uint32_t>((bits[i] & kExponent) == kExponent);
   }
   return odd == 0;
+}
+
+Status AddPart(const CheckpointContent& content, const Part& part, DataDigest& digest) {
+  const TensorEntry& tensor = content.header.tensors[part.tensor];
+  for (size_t at = 0; at < part.size_bytes; at += kCachedBytes) {
+    const std::byte* const data = static_cast<const std::byte*>(part.data) + at;
+    const size_t size = std::min(kCachedBytes, part.size_bytes - at);
+    if (tensor.dtype == DType::kFloat32 && !AllFinite(data, size)) {
+      return Status::Error(StatusCode::kConfig,
+                           "training diverged: '%s' is not finite after step %lld, so no "
+                           "checkpoint of it is written; lower train.learning_rate.base, or add "
+                           "the hook clip_norm",
+                           tensor.name.c_str(), static_cast<long long>(content.step));
+    }
+    digest.Add(part.begin + at, data, size);
+  }
+  return {};
 }
 
 // Calls `visit` for what `rank` of `world_size` keeps of the elements [offset, offset + count) where
@@ -263,24 +282,20 @@ Result<CheckpointContent> ContentOf(const exec::Executor& executor, const Checkp
   return content;
 }
 
+// What follows itself in memory as in the file is written at once.
 Result<DataDigest> WriteParts(const CheckpointContent& content, uint64_t data_begin,
                               AtomicFile& file) {
   DataDigest digest;
-  for (const Part& part : content.parts) {
-    const TensorEntry& tensor = content.header.tensors[part.tensor];
-    for (size_t at = 0; at < part.size_bytes; at += kAtOnceBytes) {
-      const std::byte* const data = static_cast<const std::byte*>(part.data) + at;
-      const size_t size = std::min(kAtOnceBytes, part.size_bytes - at);
-      if (tensor.dtype == DType::kFloat32 && !AllFinite(data, size)) {
-        return Status::Error(StatusCode::kConfig,
-                             "training diverged: '%s' is not finite after step %lld, so no "
-                             "checkpoint of it is written; lower train.learning_rate.base, or add "
-                             "the hook clip_norm",
-                             tensor.name.c_str(), static_cast<long long>(content.step));
-      }
-      digest.Add(part.begin + at, data, size);
-      ENGINE_RETURN_IF_ERROR(file.WriteAt(data_begin + part.begin + at, data, size));
-    }
+  for (auto part = content.parts.begin(); part != content.parts.end();) {
+    const uint64_t begin = part->begin;
+    const auto* const data = static_cast<const std::byte*>(part->data);
+    size_t size = 0;
+    do {
+      ENGINE_RETURN_IF_ERROR(AddPart(content, *part, digest));
+      size += part->size_bytes;
+    } while (++part != content.parts.end() && part->begin == begin + size &&
+             part->data == data + size && size < kAtOnceBytes);
+    ENGINE_RETURN_IF_ERROR(file.WriteAt(data_begin + begin, data, size));
   }
   return digest;
 }

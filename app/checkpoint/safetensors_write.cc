@@ -18,8 +18,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-// Where the data begins is a multiple of this, so that a mapped file gives aligned tensors.
-constexpr uint64_t kAlignment = 64;
+// Where the data begins is a multiple of this, so that a mapped file gives aligned tensors, and their place
+// in the data tells AtomicFile's writer where in a page they belong.
+constexpr uint64_t kAlignment = AtomicFile::kPageBytes;
 
 }  // namespace
 

@@ -45,6 +45,29 @@ TEST_F(AtomicFileTest, TellsProgressWhileItIsWritten) {
   }
 }
 
+// From memory that lies in its pages as the file does in its own, and from other memory.
+TEST_F(AtomicFileTest, PutsEachByteWhereItBelongs) {
+  constexpr size_t kPage = AtomicFile::kPageBytes;
+  std::string memory(10 * kPage, '\0');
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i % 251);
+  const size_t to_page = kPage - reinterpret_cast<uintptr_t>(memory.data()) % kPage;
+  const auto file = ValueOf(AtomicFile::Create(path_));
+  const auto other = ValueOf(AtomicFile::Join(path_, file->temporary()));
+  const size_t cuts[] = {0, 10, kPage, 3 * kPage, 5 * kPage + 7, 8 * kPage};
+  std::string expected;
+  for (const size_t shift : {0, 1}) {
+    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      const char* const data = memory.data() + to_page + shift + cuts[i];
+      const size_t at = shift * 8 * kPage + cuts[i], size = cuts[i + 1] - cuts[i];
+      ASSERT_THAT((i % 2 == 0 ? file : other)->WriteAt(at, data, size), IsOk());
+      expected.append(data, size);
+    }
+  }
+  ASSERT_THAT(other->Commit(), IsOk());
+  ASSERT_THAT(file->Commit(), IsOk());
+  EXPECT_TRUE(ReadWhole(path_) == expected);
+}
+
 TEST_F(AtomicFileTest, ReplacesTheTargetOnlyWhenItIsCommitted) {
   folder_.Write("model", "old");
   {
