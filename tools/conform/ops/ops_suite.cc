@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace engine::conform {
@@ -49,7 +50,16 @@ Domain FindDomain(const LoadedOps& ops, const OpSample& sample) {
 
 Found Find(const std::string& op) {
   const LoadedOps ops = LoadUnderTest();
-  const TryInfer infer = [&](const OpSample& sample) { return ops.Make(sample).status(); };
+  // Kept from one sample to the next: a search changes inputs more often than attributes.
+  OptionValues::Overrides attributes;
+  std::optional<OptionValues> values;
+  const TryInfer infer = [&](const OpSample& sample) {
+    if (!values || attributes != sample.attributes) {
+      attributes = sample.attributes;
+      values.emplace(UnderTest().plugin.option_specs(), op, attributes);
+    }
+    return ops.Make(sample, *values).status();
+  };
   Found found;
   for (const std::string& text : UnderTest().inputs) {
     OpSample given = Must(OpSample::Parse(text));
