@@ -11,7 +11,7 @@
 namespace engine::cpu_ops {
 namespace {
 
-enum class ReduceKind { kSum, kMean, kMax };
+enum class Kind { kSum, kMean, kMax };
 
 CPU_OPS_KERNEL void ScaleRow(const float* x, float factor, float* y, int64_t count) {
 #pragma omp simd
@@ -42,12 +42,12 @@ void ShareGradient(const float* x, const float* largest, const float* share, int
 
 // Backward of a sum is a copy with a stride of 0; that of a mean the same of dy divided by the count,
 // which lies in the workspace; that of a maximum needs x and y to find where it was.
-template <ReduceKind kKind>
+template <Kind kKind>
 class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
   using ShapedOp::ShapedOp;
 
   Status Plan(Array<const TensorSpec>, OpSignature* signature) noexcept override {
-    const int64_t shares = kKind == ReduceKind::kSum ? 0 : signature->outputs[0].shape.Count();
+    const int64_t shares = kKind == Kind::kSum ? 0 : signature->outputs[0].shape.Count();
     shares_ = (shares + kLine - 1) / kLine * kLine;
     signature->workspace_bytes =
         shares_ * static_cast<int64_t>(sizeof(float)) + ReduceScratch(threads());
@@ -56,9 +56,9 @@ class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
 
   Status DoForward(const OpCall& call) noexcept override {
     const TensorView &x = call.inputs[0], &y = call.outputs[0];
-    const double factor = kKind == ReduceKind::kMean ? 1.0 / Count(x.shape) : 1.0;
-    Reduce(Along(x.shape), kKind == ReduceKind::kMax ? kLargest : kSum, x.f32(),
-           {y.f32(), false, factor}, Scratch(call));
+    const double factor = kKind == Kind::kMean ? 1.0 / Count(x.shape) : 1.0;
+    Reduce(Along(x.shape), kKind == Kind::kMax ? kLargest : kSum, x.f32(), {y.f32(), false, factor},
+           Scratch(call));
     return {};
   }
 
@@ -67,12 +67,12 @@ class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
     const bool sum = Accumulates(call, 0);
     const Loops<2> loops = Along(dx.shape);
     auto* const shares = static_cast<float*>(call.workspace);
-    if (kKind == ReduceKind::kMax) {
+    if (kKind == Kind::kMax) {
       LargestGradient(call, loops, shares);
       return {};
     }
     const float* source = dy.f32();
-    if (kKind == ReduceKind::kMean) {
+    if (kKind == Kind::kMean) {
       ScaleRow(source, static_cast<float>(1.0 / Count(dx.shape)), shares, dy.count());
       source = shares;
     }
@@ -124,8 +124,8 @@ class ReduceOp final : public kit::ShapedOp<CpuOp, kit::ReduceRule> {
 
 }  // namespace
 
-const OpFactory kMakeReduceMax = kit::NewOp<ReduceOp<ReduceKind::kMax>>;
-const OpFactory kMakeReduceMean = kit::NewOp<ReduceOp<ReduceKind::kMean>>;
-const OpFactory kMakeReduceSum = kit::NewOp<ReduceOp<ReduceKind::kSum>>;
+const OpFactory kMakeReduceMax = kit::NewOp<ReduceOp<Kind::kMax>>;
+const OpFactory kMakeReduceMean = kit::NewOp<ReduceOp<Kind::kMean>>;
+const OpFactory kMakeReduceSum = kit::NewOp<ReduceOp<Kind::kSum>>;
 
 }  // namespace engine::cpu_ops

@@ -41,9 +41,9 @@ AxisMap ResizeMap(const kit::ResizeAttributes& given, int64_t inputs, int64_t ou
   return map;
 }
 
-enum class ResampleKind { kAverage, kGlobalAverage, kResize };
+enum class Method { kAverage, kGlobalAverage, kResize };
 
-template <ResampleKind kKind>
+template <Method kKind>
 class ResampleOp final : public CpuOp {
  public:
   ResampleOp(const OpContext& context, const Options& attributes) noexcept
@@ -51,13 +51,11 @@ class ResampleOp final : public CpuOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
-    if constexpr (kKind == ResampleKind::kAverage)
-      ENGINE_RETURN_IF_ERROR(kit::InferPool(op, given_));
-    if constexpr (kKind == ResampleKind::kResize)
-      ENGINE_RETURN_IF_ERROR(kit::InferResize(op, given_));
-    if (kKind == ResampleKind::kGlobalAverage) ENGINE_RETURN_IF_ERROR(kit::InferGlobalPool(op));
+    if constexpr (kKind == Method::kAverage) ENGINE_RETURN_IF_ERROR(kit::InferPool(op, given_));
+    if constexpr (kKind == Method::kResize) ENGINE_RETURN_IF_ERROR(kit::InferResize(op, given_));
+    if (kKind == Method::kGlobalAverage) ENGINE_RETURN_IF_ERROR(kit::InferGlobalPool(op));
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
-    const bool global = kKind == ResampleKind::kGlobalAverage;
+    const bool global = kKind == Method::kGlobalAverage;
     height_ = global ? 1 : x[1];
     width_ = global ? x.Count(1, -1) : x[2];
     try {
@@ -92,14 +90,14 @@ class ResampleOp final : public CpuOp {
   struct Average : kit::PoolAttributes {
     explicit Average(const Options& attributes) noexcept : PoolAttributes(attributes, false) {}
   };
-  using Attributes = std::conditional_t<
-      kKind == ResampleKind::kAverage, Average,
-      std::conditional_t<kKind == ResampleKind::kResize, kit::ResizeAttributes, None>>;
+  using Attributes =
+      std::conditional_t<kKind == Method::kAverage, Average,
+                         std::conditional_t<kKind == Method::kResize, kit::ResizeAttributes, None>>;
 
   // Of rows (0) or columns (1).
   AxisMap Map(int axis, int64_t inputs, int64_t outputs) const {
-    if constexpr (kKind == ResampleKind::kResize) return ResizeMap(given_, inputs, outputs);
-    if constexpr (kKind == ResampleKind::kAverage) {
+    if constexpr (kKind == Method::kResize) return ResizeMap(given_, inputs, outputs);
+    if constexpr (kKind == Method::kAverage) {
       const kit::PlaneWindow& window = given_.window;
       return MeanMap(axis == 0 ? window.rows : window.columns, given_.count_padding, inputs,
                      outputs);
@@ -114,8 +112,8 @@ class ResampleOp final : public CpuOp {
 
 }  // namespace
 
-const OpFactory kMakeAvgPool = kit::NewOp<ResampleOp<ResampleKind::kAverage>>;
-const OpFactory kMakeGlobalAvgPool = kit::NewOp<ResampleOp<ResampleKind::kGlobalAverage>>;
-const OpFactory kMakeResize = kit::NewOp<ResampleOp<ResampleKind::kResize>>;
+const OpFactory kMakeAvgPool = kit::NewOp<ResampleOp<Method::kAverage>>;
+const OpFactory kMakeGlobalAvgPool = kit::NewOp<ResampleOp<Method::kGlobalAverage>>;
+const OpFactory kMakeResize = kit::NewOp<ResampleOp<Method::kResize>>;
 
 }  // namespace engine::cpu_ops

@@ -13,7 +13,7 @@
 namespace engine::trace {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 // A process per rank, a thread per row. Viewers treat process and thread 0 as special, and some
 // take thread numbers for unique among all processes.
@@ -58,15 +58,15 @@ class RankEvents {
   // In microseconds with all nanoseconds.
   static double Time(int64_t time_ns) { return static_cast<double>(time_ns) / 1000; }
 
-  void Event(const char* phase, int64_t row, const OrderedJson& rest) {
-    OrderedJson event = {{"ph", phase}, {"pid", process_}, {"tid", row}};
+  void Event(const char* phase, int64_t row, const Json& rest) {
+    Json event = {{"ph", phase}, {"pid", process_}, {"tid", row}};
     event.update(rest);
     out_.Text(*first_ ? "\n" : ",\n");
     out_.Json(event);
     *first_ = false;
   }
 
-  void Meta(const char* name, int64_t row, OrderedJson args) {
+  void Meta(const char* name, int64_t row, Json args) {
     Event("M", row, {{"name", name}, {"args", std::move(args)}});
   }
 
@@ -118,8 +118,8 @@ class RankEvents {
   }
 
   void Slice(const std::string& name, const Span& span, const Interval& extent, int64_t row,
-             const OrderedJson& more = OrderedJson::object()) {
-    OrderedJson args = {{"step", span.step}};
+             const Json& more = Json::object()) {
+    Json args = {{"step", span.step}};
     args.update(more);
     Event("X", row,
           {{"ts", Time(extent.begin - base_ns_)},
@@ -132,7 +132,7 @@ class RankEvents {
                      int64_t row) {
     const TraceTask& task = index_.TaskOf(span);
     const std::vector<TraceTask>& tasks = index_.timeline().tasks;
-    OrderedJson args = {{"transfer", Name(task.transfer)}, {"bytes", task.size_bytes}};
+    Json args = {{"transfer", Name(task.transfer)}, {"bytes", task.size_bytes}};
     if (task.bucket != UINT32_MAX) args["bucket"] = task.bucket;
     if (task.needed_by != UINT32_MAX) args["needed_by"] = task.needed_by;
     if (task.needed_by < tasks.size()) args["needed_by_task"] = tasks[task.needed_by].name;
@@ -160,14 +160,13 @@ class RankEvents {
   // From just before the end of `from`, since an end is already outside.
   void WriteFlow(const Span& from, const Span& to) {
     const uint64_t id = (*flow_)++;
-    const auto end = [&](const char* phase, int64_t time_ns, const Span& span,
-                         const OrderedJson& more) {
-      OrderedJson event = {
+    const auto end = [&](const char* phase, int64_t time_ns, const Span& span, const Json& more) {
+      Json event = {
           {"ts", Time(time_ns - base_ns_)}, {"id", id}, {"cat", "wait"}, {"name", "ended a wait"}};
       event.update(more);
       Event(phase, row_of_[&span], event);
     };
-    end("s", std::max(from.begin_ns, from.end_ns - 1), from, OrderedJson::object());
+    end("s", std::max(from.begin_ns, from.end_ns - 1), from, Json::object());
     end("f", to.begin_ns, to, {{"bp", "e"}});
   }
 

@@ -9,13 +9,13 @@
 namespace engine::trace {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
-OrderedJson Optional(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+Json Optional(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
-OrderedJson ToJson(const StepFigures& figures) {
+Json ToJson(const StepFigures& figures) {
   return {{"step_ms", figures.step / 1e6},
           {"forward_ms", figures.forward / 1e6},
           {"backward_ms", figures.backward / 1e6},
@@ -30,7 +30,7 @@ OrderedJson ToJson(const StepFigures& figures) {
           {"busbw_bytes_per_second", Optional(figures.bus_bandwidth)}};
 }
 
-OrderedJson ToJson(const Inversions& inversions, const std::vector<uint64_t>& by_rank) {
+Json ToJson(const Inversions& inversions, const std::vector<uint64_t>& by_rank) {
   return {{"overtaken", inversions.overtaken},
           {"overtaken_by_rank", by_rank},
           {"overtaken_bytes", inversions.overtaken_bytes},
@@ -42,7 +42,7 @@ OrderedJson ToJson(const Inversions& inversions, const std::vector<uint64_t>& by
           {"transfer", inversions.name}};
 }
 
-OrderedJson ToJson(const LongWait& wait) {
+Json ToJson(const LongWait& wait) {
   return {{"step", wait.step},
           {"rank", wait.rank},
           {"wait_ms", static_cast<double>(wait.wait_ns) / 1e6},
@@ -58,10 +58,9 @@ OrderedJson ToJson(const LongWait& wait) {
 }  // namespace
 
 std::string SummaryJson(const TraceSummary& summary) {
-  OrderedJson ranks = OrderedJson::array(), waits = OrderedJson::array(),
-              causes = OrderedJson::object();
+  Json ranks = Json::array(), waits = Json::array(), causes = Json::object();
   for (const auto& [rank, figures] : summary.ranks) {
-    OrderedJson entry = {{"rank", rank}};
+    Json entry = {{"rank", rank}};
     entry.update(ToJson(figures));
     ranks.push_back(std::move(entry));
   }
@@ -69,7 +68,7 @@ std::string SummaryJson(const TraceSummary& summary) {
   for (int32_t kind = 0; kind <= static_cast<int32_t>(CauseKind::kUnknown); ++kind) {
     causes[Name(static_cast<CauseKind>(kind))] = summary.waits_by_cause_ns[kind] / 1e6;
   }
-  const OrderedJson root = {
+  const Json root = {
       {"world_size", summary.world_size},
       {"metadata", summary.metadata},
       {"steps", summary.steps},
@@ -87,13 +86,12 @@ std::string SummaryJson(const TraceSummary& summary) {
       {"ideal_communication_ms", summary.ideal_ns / 1e6},
       {"schedule_efficiency", summary.efficiency},
       {"inversions_at_submission", ToJson(summary.submission, summary.submission_by_rank)},
-      {"inversions_on_the_wire", summary.first_byte_known
-                                     ? ToJson(summary.first_byte, summary.first_byte_by_rank)
-                                     : OrderedJson()},
+      {"inversions_on_the_wire",
+       summary.first_byte_known ? ToJson(summary.first_byte, summary.first_byte_by_rank) : Json()},
       {"waits_ms", summary.waits_ns / 1e6},
       {"waits_by_cause_ms", std::move(causes)},
       {"longest_waits", std::move(waits)}};
-  return root.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace engine::trace

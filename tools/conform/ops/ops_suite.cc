@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <utility>
 
 namespace engine::conform {
@@ -50,15 +49,12 @@ Domain FindDomain(const LoadedOps& ops, const OpSample& sample) {
 
 Found Find(const std::string& op) {
   const LoadedOps ops = LoadUnderTest();
+  const auto specs = UnderTest().plugin.option_specs();
   // Kept from one sample to the next: a search changes inputs more often than attributes.
-  OptionValues::Overrides attributes;
-  std::optional<OptionValues> values;
+  std::map<OptionValues::Overrides, OptionValues> values;
   const TryInfer infer = [&](const OpSample& sample) {
-    if (!values || attributes != sample.attributes) {
-      attributes = sample.attributes;
-      values.emplace(UnderTest().plugin.option_specs(), op, attributes);
-    }
-    return ops.Make(sample, *values).status();
+    const auto made = values.try_emplace(sample.attributes, specs, op, sample.attributes).first;
+    return ops.Make(sample, made->second).status();
   };
   Found found;
   for (const std::string& text : UnderTest().inputs) {
@@ -66,7 +62,7 @@ Found Find(const std::string& op) {
     if (given.op == op) found.search.found.push_back(std::move(given));
   }
   if (found.search.found.empty()) {
-    found.search = FindSamples(op, UnderTest().plugin.option_specs(), infer);
+    found.search = FindSamples(op, specs, infer);
   }
   for (const OpSample& sample : found.search.found) {
     const MadeOp made = Must(ops.Make(sample));
