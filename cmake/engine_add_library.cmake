@@ -20,7 +20,6 @@ function(engine_add_library name)
   else()
     engine_use_precompiled(engine_${name} library)
   endif()
-  engine_check_headers(engine_${name})
 endfunction()
 
 # engine_add_proto(<name> <file from the root of the project>): target engine_<name>. The generated code is compiled
@@ -35,6 +34,7 @@ function(engine_add_proto name file)
     COMMAND protobuf::protoc "--cpp_out=${out}" "-I${PROJECT_SOURCE_DIR}" ${file}
     DEPENDS "${PROJECT_SOURCE_DIR}/${file}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" VERBATIM)
   add_library(engine_${name} STATIC "${stem}.cc" "${stem}.h")
+  set_target_properties(engine_${name} PROPERTIES UNITY_BUILD OFF)
   target_compile_features(engine_${name} PUBLIC cxx_std_20)
   target_include_directories(engine_${name} SYSTEM PUBLIC "${out}")
   target_link_libraries(engine_${name} PUBLIC protobuf::libprotobuf)

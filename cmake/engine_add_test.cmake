@@ -17,7 +17,7 @@ target_link_libraries(engine_precompiled_test PRIVATE GTest::gmock)
 # OpenMP's threads sleep between two parts of an op: spinning, they took half the processor time of the tests of ops.
 set(quiet_threads OMP_WAIT_POLICY=passive)
 
-# engine_test_flags(<target>): as tests are compiled.
+# engine_test_flags(<target>): as tests are compiled: eight files together, so that the names of a test are its own.
 function(engine_test_flags target)
   target_link_libraries(${target} PRIVATE engine_flags engine::interfaces GTest::gmock)
   target_compile_options(${target} PRIVATE ${test_options})
@@ -27,6 +27,7 @@ function(engine_test_flags target)
     ENGINE_TEST_BINARY="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/engine"
     ENGINE_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   engine_use_precompiled(${target} test)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
 endfunction()
 
 # engine_add_test_library(<name> SOURCES <file>... [LINK <target>...]): helpers of several tests.

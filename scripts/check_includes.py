@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Who uses std::move includes <utility>: names of the standard library whose header neither a file nor its own header
-includes.   scripts/check_includes.py [--fix] FILE...      --fix adds the lines; run clang-format afterwards"""
+includes. And sources whose first include is not their own header: so every build sees that it compiles alone.
+   scripts/check_includes.py [--fix] FILE...      --fix adds the lines; run clang-format afterwards"""
 import pathlib
 import re
 import sys
@@ -48,6 +49,10 @@ def main():
     for name in (name for name in sys.argv[1:] if name != "--fix"):
         path = pathlib.Path(name)
         headers = missing(path)
+        own = path.with_suffix(".h")
+        if path.suffix == ".cc" and own.exists() and not re.match(rf'[^#]*#include "([\w/]+/)?{own.name}"', path.read_text()):
+            print(f"{path}: does not include {own.name} before all else")
+            found += 1
         if headers and fix:
             add(path, headers)
         elif headers:

@@ -14,7 +14,7 @@ if [ "${1:-}" = tests ]; then
   packages+=(abigail-tools chromium clang iproute2 libboost-context1.81-dev libc++-dev libc++abi-dev libclang-rt-14-dev lld
              mmdebstrap python3 python3-kubernetes python3-yaml rustc)
 fi
-if [ "${1:-}" = tests ] || [ "${1:-}" = package ]; then
+if [ -n "${1:-}" ]; then
   packages+=(dpkg-dev file libgmock-dev libgtest-dev)
 fi
 

@@ -25,6 +25,7 @@
 namespace engine::launch {
 
 inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr size_t kReadBytes = 64 << 10;  // taken from a connection at once
 inline constexpr uint32_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxValueBytes = 64u << 20;
 enum class MessageKind : uint8_t {

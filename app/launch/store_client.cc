@@ -24,7 +24,6 @@
 namespace engine::launch {
 namespace {
 
-constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kMaxOutboxBytes = kMaxValueBytes;  // of a server that takes nothing
 
 bool Plausible(const RunShape& shape) {

@@ -26,7 +26,6 @@
 namespace engine::launch {
 namespace {
 
-constexpr size_t kReadBytes = 64 << 10;
 constexpr int kEvents = 256;  // taken from epoll at once
 // Connections that have not joined yet; more wait in the backlog.
 constexpr size_t kMaxPendingConnections = 256;

@@ -55,7 +55,7 @@ std::string Missing(const Supervisor::Settings& settings, const std::string& abs
       settings.shape.servers > 0 ? " and server" : "", last_refusal);
 }
 
-Status Refuse(const std::string& sentence) {
+Status Refusal(const std::string& sentence) {
   return Status::Error(StatusCode::kRendezvous, "%s", sentence.c_str());
 }
 
@@ -106,8 +106,8 @@ void Supervisor::Tick() {
   for (const int rank : regroup_deadline_ ? members_.Missing() : std::vector<int>()) {
     if (!base::Passed(*regroup_deadline_)) break;
     if (!members_.IsAbsent(rank) || !members_.Drop(rank, settings_.min_ranks)) {
-      return Fail(base::kNobody,
-                  Refuse(fmt::format("{} did not begin again within {} ms after the loss of a rank",
+      return Fail(base::kNobody, Refusal(fmt::format(
+                                     "{} did not begin again within {} ms after the loss of a rank",
                                      base::MemberName(rank), options.rendezvous_timeout_ms)));
     }
     Notice(base::MemberName(rank) + ": nobody took its place in time; the run goes on without it");
@@ -122,7 +122,7 @@ void Supervisor::Tick() {
   }
   if (base::Passed(leave_deadline_)) EndLate();
   if (!complete_ && !failed_ && base::Passed(rendezvous_deadline_)) {
-    Fail(base::kNobody, Refuse(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
+    Fail(base::kNobody, Refusal(Missing(settings_, members_.List(Phase::kAbsent), last_refusal_)));
   }
   if (!complete_ || failed_) return;
   const bool ranks_gone = members_.RanksAreGone();
@@ -214,8 +214,8 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   const bool server = base::IsServer(hello.rank);
   // A server from elsewhere cannot know the job.
   if (hello.key != settings_.job && !(server && hello.key.empty())) {
-    return Refuse("another run is using " + settings_.place +
-                  ": choose another address with --rendezvous");
+    return Refusal("another run is using " + settings_.place +
+                   ": choose another address with --rendezvous");
   }
   std::string refusal = RefusalOf(settings_, hello, adopted);
   // Rank 0 serves the others, and comes in another way.
@@ -233,8 +233,8 @@ Status Supervisor::OnHello(const Message& hello, bool adopted) {
   // runs have met, and nobody knows whose ranks are here.
   const bool two_runs =
       taken && !server && !members_.IsGone(hello.rank) && !base::Passed(two_runs_until_);
-  if (adopted ? !complete_ : two_runs) Fail(base::kNobody, Refuse(refusal));
-  return Refuse(refusal);
+  if (adopted ? !complete_ : two_runs) Fail(base::kNobody, Refusal(refusal));
+  return Refusal(refusal);
 }
 
 void Supervisor::OnJoined(int member) {

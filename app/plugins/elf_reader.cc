@@ -33,10 +33,10 @@ constexpr uint16_t kMachine = EM_AARCH64;
 constexpr unsigned char kByteOrder =
     std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
 
-constexpr StatusCode kPlugin = StatusCode::kPlugin;
+constexpr StatusCode kBadFile = StatusCode::kPlugin;
 
 Status Truncated() {
-  return Status::Error(kPlugin, "the file is truncated or damaged");
+  return Status::Error(kBadFile, "the file is truncated or damaged");
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ Result<ElfFile> ElfFile::Open(const std::string& path) {
   kit::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file || fstat(file.get(), &info) != 0) {
-    return Status::Error(kPlugin, "the file cannot be read: %s", strerror(errno));
+    return Status::Error(kBadFile, "the file cannot be read: %s", strerror(errno));
   }
-  if (!S_ISREG(info.st_mode)) return Status::Error(kPlugin, "this is not a regular file");
+  if (!S_ISREG(info.st_mode)) return Status::Error(kBadFile, "this is not a regular file");
   ElfFile elf(std::move(file), static_cast<uint64_t>(info.st_size));
   ENGINE_RETURN_IF_ERROR(elf.ReadHeaders());
   return elf;
@@ -57,18 +57,18 @@ Result<ElfFile> ElfFile::Open(const std::string& path) {
 Status ElfFile::ReadHeaders() {
   const auto magic = Read<char>(0, SELFMAG);
   if (!magic.ok() || std::memcmp(magic->data(), ELFMAG, SELFMAG) != 0) {
-    return Status::Error(kPlugin, "this is not a shared library (no ELF file)");
+    return Status::Error(kBadFile, "this is not a shared library (no ELF file)");
   }
   ENGINE_ASSIGN_OR_RETURN(const auto headers, Read<Elf64_Ehdr>(0, 1));
   const Elf64_Ehdr& header = headers[0];
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != kByteOrder ||
       header.e_machine != kMachine) {
-    return Status::Error(kPlugin,
+    return Status::Error(kBadFile,
                          "the library was built for another processor (ELF machine %d, %s-bit)",
                          header.e_machine, header.e_ident[EI_CLASS] == ELFCLASS64 ? "64" : "32");
   }
   if (header.e_type != ET_DYN) {
-    return Status::Error(kPlugin, "this is an ELF file, but not a shared library");
+    return Status::Error(kBadFile, "this is an ELF file, but not a shared library");
   }
   if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_shentsize != sizeof(Elf64_Shdr)) {
     return Truncated();
@@ -129,7 +129,7 @@ Result<std::vector<T>> ElfFile::Read(uint64_t offset, uint64_t count) const {
     const ssize_t got =
         pread(file_.get(), out + done, count * sizeof(T) - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::Error(kPlugin, "the file cannot be read: %s", strerror(errno));
+    if (got < 0) return Status::Error(kBadFile, "the file cannot be read: %s", strerror(errno));
     if (got == 0) return Truncated();
     done += static_cast<uint64_t>(got);
   }

@@ -113,7 +113,7 @@ void Reduce(const NodeCall& call) {
   call.Out(call.onnx.Add(call.type, inputs, attributes));
 }
 
-constexpr OpWriter kWriters[] = {
+constexpr OpWriter kArrayWriters[] = {
     {"reshape", Reshape},
     {"expand", Expand},
     {"transpose", Transpose},
@@ -129,7 +129,7 @@ constexpr OpWriter kWriters[] = {
 }  // namespace
 
 std::span<const OpWriter> ArrayWriters() {
-  return kWriters;
+  return kArrayWriters;
 }
 
 }  // namespace engine::weights

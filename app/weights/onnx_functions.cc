@@ -263,7 +263,7 @@ void RotaryEmbedding(const NodeCall& call) {
       onnx.Add("Add", {onnx.Add("Mul", {x, call.In(1)}), onnx.Add("Mul", {swapped, call.In(2)})}));
 }
 
-constexpr OpWriter kWriters[] = {
+constexpr OpWriter kFunctionWriters[] = {
     {"relu", Function, "Relu"},
     {"tanh", Function, "Tanh"},
     {"sigmoid", Function, "Sigmoid"},
@@ -314,7 +314,7 @@ constexpr OpWriter kWriters[] = {
 }  // namespace
 
 std::span<const OpWriter> FunctionWriters() {
-  return kWriters;
+  return kFunctionWriters;
 }
 
 }  // namespace engine::weights

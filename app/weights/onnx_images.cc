@@ -201,7 +201,7 @@ void Flatten(const NodeCall& call) {
   call.Out(call.onnx.Add("Flatten", {call.In(0, first ? kFirst : Layout::kOurs)}));
 }
 
-constexpr OpWriter kWriters[] = {
+constexpr OpWriter kImageWriters[] = {
     {"conv2d", Conv},
     {"conv_transpose2d", ConvTranspose},
     {"max_pool", Pool, "MaxPool"},
@@ -219,7 +219,7 @@ constexpr OpWriter kWriters[] = {
 }  // namespace
 
 std::span<const OpWriter> ImageWriters() {
-  return kWriters;
+  return kImageWriters;
 }
 
 }  // namespace engine::weights

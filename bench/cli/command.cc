@@ -1,3 +1,5 @@
+#include "bench/cli/command.h"
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>

@@ -13,12 +13,12 @@ namespace engine::cpu_ops {
 namespace {
 
 // A piece of a row. Inputs have a stride of 1, or of 0 where one number is repeated.
-struct Row {
+struct OperandRow {
   const float *a, *b, *y, *dy;
   int64_t a_stride, b_stride;
 };
 // target[i] = function of row i, or += when `sum`.
-using RowKernel = void (*)(const Row& row, float* target, bool sum, int64_t count);
+using RowKernel = void (*)(const OperandRow& row, float* target, bool sum, int64_t count);
 
 struct BinaryFunction {
   RowKernel value;
@@ -42,7 +42,7 @@ CPU_OPS_INLINE void ForStrides(int64_t a_stride, int64_t b_stride, const Run& ru
 #define Y row.y[i]
 #define DY row.dy[i]
 #define CPU_OPS_ROW_KERNEL(Name, expression)                                                       \
-  CPU_OPS_KERNEL void Name(const Row& row, float* target, bool sum, int64_t count) {               \
+  CPU_OPS_KERNEL void Name(const OperandRow& row, float* target, bool sum, int64_t count) {        \
     ForStrides(                                                                                    \
         row.a_stride, row.b_stride,                                                                \
         [&]([[maybe_unused]] auto a_stride, [[maybe_unused]] auto b_stride)                        \
@@ -115,12 +115,12 @@ void BroadcastGradient(const OpCall& call, size_t input, RowKernel kernel, const
                        {DenseStrides(shape), BroadcastStrides(a.shape, shape),
                         BroadcastStrides(b.shape, shape), BroadcastStrides(target.shape, shape)});
   const auto row = [&](const auto& offsets) {
-    return Row{.a = a.f32() + offsets[1],
-               .b = b.f32() + offsets[2],
-               .y = call.outputs[0].f32() + offsets[0],
-               .dy = dy.f32() + offsets[0],
-               .a_stride = loops.strides[1][loops.Last()],
-               .b_stride = loops.strides[2][loops.Last()]};
+    return OperandRow{.a = a.f32() + offsets[1],
+                      .b = b.f32() + offsets[2],
+                      .y = call.outputs[0].f32() + offsets[0],
+                      .dy = dy.f32() + offsets[0],
+                      .a_stride = loops.strides[1][loops.Last()],
+                      .b_stride = loops.strides[2][loops.Last()]};
   };
   if (whole) {
     ForAllPieces(loops, [&](const auto& offsets, int64_t count) {
@@ -164,12 +164,12 @@ class BinaryOp : public CpuOp {
     const Loops<3> loops(y.shape, {DenseStrides(y.shape), BroadcastStrides(a.shape, y.shape),
                                    BroadcastStrides(b.shape, y.shape)});
     ForAllPieces(loops, [&](const auto& offsets, int64_t count) {
-      const Row row = {.a = a.f32() + offsets[1],
-                       .b = b.f32() + offsets[2],
-                       .y = nullptr,
-                       .dy = nullptr,
-                       .a_stride = loops.strides[1][loops.Last()],
-                       .b_stride = loops.strides[2][loops.Last()]};
+      const OperandRow row = {.a = a.f32() + offsets[1],
+                              .b = b.f32() + offsets[2],
+                              .y = nullptr,
+                              .dy = nullptr,
+                              .a_stride = loops.strides[1][loops.Last()],
+                              .b_stride = loops.strides[2][loops.Last()]};
       kFunction.value(row, y.f32() + offsets[0], false, count);
     });
     return {};

@@ -39,7 +39,7 @@ template void Add(const BFloat16*, const BFloat16*, BFloat16*, int64_t, int64_t)
 namespace {
 
 template <typename From, typename To>
-CPU_OPS_KERNEL void Convert(const From* source, To* target, int64_t begin, int64_t end) {
+CPU_OPS_KERNEL void ConvertRange(const From* source, To* target, int64_t begin, int64_t end) {
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) target[i] = source[i];
 }
@@ -49,9 +49,9 @@ CPU_OPS_KERNEL void Convert(const From* source, To* target, int64_t begin, int64
 void Convert(const TensorView& source, const TensorView& target) noexcept {
   ForElements(target.count(), [&](int64_t begin, int64_t end) {
     if (target.dtype == DType::kBFloat16) {
-      Convert(source.f32(), As<BFloat16>(target), begin, end);
+      ConvertRange(source.f32(), As<BFloat16>(target), begin, end);
     } else {
-      Convert(As<const BFloat16>(source), target.f32(), begin, end);
+      ConvertRange(As<const BFloat16>(source), target.f32(), begin, end);
     }
   });
 }

@@ -8,13 +8,13 @@
 namespace engine::cpu_ops {
 namespace {
 
-constexpr int64_t kTile = 4;  // targets that share what is read of the weights
+constexpr int64_t kTargets = 4;  // targets that share what is read of the weights
 // Channels that a thread takes together for the gradient of the weight: the rows of two planes stay
 // in the second-level cache while all taps of a row use them.
 constexpr int64_t kChannelBlock = 64;
 
 // Some targets of one row, `target_step` apart, which all meet the same taps.
-struct Row {
+struct TargetRow {
   const float* source;  // of the first target, through the first taps
   const float* weight;
   const float* bias;  // null: none
@@ -30,7 +30,7 @@ struct Row {
 // kCount targets from `first` on. Where targets are as far apart as their sources through one tap
 // and the next, kTaps columns of taps share what they read; else kTaps is 0.
 template <typename V, int kCount, int kTaps>
-CPU_OPS_INLINE void Targets(const Row& row, int64_t first) noexcept {
+CPU_OPS_INLINE void Targets(const TargetRow& row, int64_t first) noexcept {
   ForLanes<V>(row.channels, [&](int64_t c, auto lanes) CPU_OPS_INLINE_LAMBDA {
     V sums[kCount];
     const V start = row.bias != nullptr ? LoadAs<V>(row.bias + c, lanes) : V{};
@@ -67,13 +67,13 @@ CPU_OPS_INLINE void Targets(const Row& row, int64_t first) noexcept {
 }
 
 template <typename V, int kTaps>
-CPU_OPS_INLINE void AllTargets(const Row& row) noexcept {
+CPU_OPS_INLINE void AllTargets(const TargetRow& row) noexcept {
   int64_t i = 0;
-  for (; i + kTile <= row.count; i += kTile) Targets<V, kTile, kTaps>(row, i);
+  for (; i + kTargets <= row.count; i += kTargets) Targets<V, kTargets, kTaps>(row, i);
   for (; i < row.count; ++i) Targets<V, 1, 0>(row, i);
 }
 
-void RunRow(const Row& row) noexcept {
+void RunRow(const TargetRow& row) noexcept {
   const bool shares = row.source_step == row.source_tap;
   ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA {
     if (shares && row.column_taps == 3) return AllTargets<V, 3>(row);

@@ -41,9 +41,9 @@ AxisMap ResizeMap(const kit::ResizeAttributes& given, int64_t inputs, int64_t ou
   return map;
 }
 
-enum class Kind { kAverage, kGlobalAverage, kResize };
+enum class Method { kAverage, kGlobalAverage, kResize };
 
-template <Kind kKind>
+template <Method kKind>
 class ResampleOp final : public CpuOp {
  public:
   ResampleOp(const OpContext& context, const Options& attributes) noexcept
@@ -51,11 +51,11 @@ class ResampleOp final : public CpuOp {
 
   Status Infer(Array<const TensorSpec> inputs, OpSignature* signature) noexcept override {
     const kit::Inference op = Inferring(inputs, signature);
-    if constexpr (kKind == Kind::kAverage) ENGINE_RETURN_IF_ERROR(kit::InferPool(op, given_));
-    if constexpr (kKind == Kind::kResize) ENGINE_RETURN_IF_ERROR(kit::InferResize(op, given_));
-    if (kKind == Kind::kGlobalAverage) ENGINE_RETURN_IF_ERROR(kit::InferGlobalPool(op));
+    if constexpr (kKind == Method::kAverage) ENGINE_RETURN_IF_ERROR(kit::InferPool(op, given_));
+    if constexpr (kKind == Method::kResize) ENGINE_RETURN_IF_ERROR(kit::InferResize(op, given_));
+    if (kKind == Method::kGlobalAverage) ENGINE_RETURN_IF_ERROR(kit::InferGlobalPool(op));
     const Shape &x = inputs[0].shape, &y = signature->outputs[0].shape;
-    const bool global = kKind == Kind::kGlobalAverage;
+    const bool global = kKind == Method::kGlobalAverage;
     height_ = global ? 1 : x[1];
     width_ = global ? x.Count(1, -1) : x[2];
     try {
@@ -91,13 +91,13 @@ class ResampleOp final : public CpuOp {
     explicit Average(const Options& attributes) noexcept : PoolAttributes(attributes, false) {}
   };
   using Attributes =
-      std::conditional_t<kKind == Kind::kAverage, Average,
-                         std::conditional_t<kKind == Kind::kResize, kit::ResizeAttributes, None>>;
+      std::conditional_t<kKind == Method::kAverage, Average,
+                         std::conditional_t<kKind == Method::kResize, kit::ResizeAttributes, None>>;
 
   // Of rows (0) or columns (1).
   AxisMap Map(int axis, int64_t inputs, int64_t outputs) const {
-    if constexpr (kKind == Kind::kResize) return ResizeMap(given_, inputs, outputs);
-    if constexpr (kKind == Kind::kAverage) {
+    if constexpr (kKind == Method::kResize) return ResizeMap(given_, inputs, outputs);
+    if constexpr (kKind == Method::kAverage) {
       const kit::PlaneWindow& window = given_.window;
       return MeanMap(axis == 0 ? window.rows : window.columns, given_.count_padding, inputs,
                      outputs);
@@ -112,8 +112,8 @@ class ResampleOp final : public CpuOp {
 
 }  // namespace
 
-const OpFactory kMakeAvgPool = kit::NewOp<ResampleOp<Kind::kAverage>>;
-const OpFactory kMakeGlobalAvgPool = kit::NewOp<ResampleOp<Kind::kGlobalAverage>>;
-const OpFactory kMakeResize = kit::NewOp<ResampleOp<Kind::kResize>>;
+const OpFactory kMakeAvgPool = kit::NewOp<ResampleOp<Method::kAverage>>;
+const OpFactory kMakeGlobalAvgPool = kit::NewOp<ResampleOp<Method::kGlobalAverage>>;
+const OpFactory kMakeResize = kit::NewOp<ResampleOp<Method::kResize>>;
 
 }  // namespace engine::cpu_ops

@@ -10,7 +10,7 @@ namespace engine::cpu_ops {
 namespace {
 
 // Side of a tile of a transposition: source and target of one stay in the first-level cache.
-constexpr int64_t kTile = 32;
+constexpr int64_t kSide = 32;
 
 // Sums that meet many rows are in double precision; within a row, of at most kPiece numbers, sixteen
 // partial sums in float lose less than the last digit.
@@ -74,18 +74,18 @@ void CopyTransposed(const Loops<2>& loops, size_t column, const float* source, f
                     bool sum) noexcept {
   const size_t last = loops.Last();
   const int64_t rows = loops.extents[last], columns = loops.extents[column];
-  const int64_t row_tiles = (rows + kTile - 1) / kTile;
-  const int64_t tiles = row_tiles * ((columns + kTile - 1) / kTile);
+  const int64_t row_tiles = (rows + kSide - 1) / kSide;
+  const int64_t tiles = row_tiles * ((columns + kSide - 1) / kSide);
   Loops<2> outer = loops;  // a matrix each
   outer.extents[last] = outer.extents[column] = 1;
-  ForRows(outer.count() * tiles, kTile * kTile, [&](int64_t begin, int64_t end) {
+  ForRows(outer.count() * tiles, kSide * kSide, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       ForPieces(outer, i / tiles, i / tiles + 1, [&](const auto& offsets, int64_t) {
-        const int64_t row = i % tiles % row_tiles * kTile, first = i % tiles / row_tiles * kTile;
+        const int64_t row = i % tiles % row_tiles * kSide, first = i % tiles / row_tiles * kSide;
         const int64_t source_stride = loops.strides[0][last];
         const int64_t target_stride = loops.strides[1][column];
         Transpose({source + offsets[0] + row * source_stride + first, source_stride},
-                  std::min(kTile, rows - row), std::min(kTile, columns - first),
+                  std::min(kSide, rows - row), std::min(kSide, columns - first),
                   {target + offsets[1] + first * target_stride + row, target_stride}, sum);
       });
     }

@@ -12,7 +12,7 @@ namespace {
 // or gradients only where 128 divides the length (before 9.16).
 constexpr size_t kMinCudnn = 91600;
 
-constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16, kFloat = CUDNN_DATA_FLOAT;
+constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16, kFloat32 = CUDNN_DATA_FLOAT;
 
 // The layouts of AttentionShape, as strides of (batch, heads, length, head size).
 struct Layouts {
@@ -62,7 +62,7 @@ AttentionGraph AttentionForwardGraph(const AttentionShape& shape) {
   const int powers = graph.Map(CUDNN_POINTWISE_EXP, shifted);
   const int sums = graph.Reduce(CUDNN_REDUCE_TENSOR_ADD, powers);
   of.log_sums = graph.Map(CUDNN_POINTWISE_ADD, largest, graph.Map(CUDNN_POINTWISE_LOG, sums));
-  graph.Store(of.log_sums, layouts.numbers, kFloat);
+  graph.Store(of.log_sums, layouts.numbers, kFloat32);
   const int p = graph.Map(CUDNN_POINTWISE_DIV, powers, sums);
   graph.Round(p, kBf16);
   of.y = graph.Multiply(p, of.v);
@@ -79,7 +79,7 @@ AttentionGraph AttentionBackwardGraph(const AttentionShape& shape, bool determin
   of.v = layouts.Right(&graph);
   of.y = layouts.Input(&graph, layouts.plain);
   of.dy = layouts.Input(&graph, layouts.plain);
-  of.log_sums = graph.Input({shape.batch, shape.heads, shape.length, 1}, layouts.numbers, kFloat);
+  of.log_sums = graph.Input({shape.batch, shape.heads, shape.length, 1}, layouts.numbers, kFloat32);
   const int scale = graph.Scalar(layouts.scale);
 
   // The sum over a row of y dy. The factor stands where dropout's would: without it cuDNN takes a
@@ -87,7 +87,7 @@ AttentionGraph AttentionBackwardGraph(const AttentionShape& shape, bool determin
   const int products = graph.Map(CUDNN_POINTWISE_MUL, of.dy, of.y);
   of.delta = graph.Map(CUDNN_POINTWISE_MUL, graph.Reduce(CUDNN_REDUCE_TENSOR_ADD, products),
                        graph.Scalar(1));
-  graph.Store(of.delta, layouts.numbers, kFloat);
+  graph.Store(of.delta, layouts.numbers, kFloat32);
 
   const int logs = graph.Map(CUDNN_POINTWISE_SUB, Scores(of, scale, &graph), of.log_sums);
   const int p = graph.Map(CUDNN_POINTWISE_EXP, logs);
@@ -109,7 +109,7 @@ AttentionGraph AttentionBackwardGraph(const AttentionShape& shape, bool determin
   of.dq = graph.Multiply(ds, graph.Transpose(of.k));
   if (!deterministic) {
     of.dq_sums = of.dq;
-    graph.Store(of.dq_sums, layouts.by_head, kFloat);
+    graph.Store(of.dq_sums, layouts.by_head, kFloat32);
     of.dq = graph.Map(CUDNN_POINTWISE_IDENTITY, of.dq_sums);
   }
   graph.Store(of.dq, layouts.packed, kBf16);

@@ -202,7 +202,7 @@ Status LowerWhere(Lowering& lowering, const Node& node) {
   return Combine(lowering, node, "where", values);
 }
 
-constexpr HandlerEntry kHandlers[] = {
+constexpr HandlerEntry kElementwiseHandlers[] = {
     {"Abs,Celu,Cos,Elu,Erf,Exp,HardSigmoid,HardSwish,Identity,LeakyRelu,Log,Mish,Neg,Not,"
      "Reciprocal,Relu,Selu,Sigmoid,Sin,Softplus,Sqrt,Tanh",
      LowerFunction},
@@ -218,7 +218,7 @@ constexpr HandlerEntry kHandlers[] = {
 }  // namespace
 
 std::span<const HandlerEntry> ElementwiseHandlers() {
-  return kHandlers;
+  return kElementwiseHandlers;
 }
 
 }  // namespace engine::onnx

@@ -227,7 +227,7 @@ Status LowerResize(Lowering& lowering, const Node& node) {
   return GivePlane(lowering, node, plane, made);
 }
 
-constexpr HandlerEntry kHandlers[] = {
+constexpr HandlerEntry kImageHandlers[] = {
     {"AveragePool,MaxPool", LowerPool},
     {"Conv,ConvTranspose", LowerConv},
     {"GlobalAveragePool,GlobalMaxPool", LowerGlobalPool},
@@ -237,7 +237,7 @@ constexpr HandlerEntry kHandlers[] = {
 }  // namespace
 
 std::span<const HandlerEntry> ImageHandlers() {
-  return kHandlers;
+  return kImageHandlers;
 }
 
 }  // namespace engine::onnx

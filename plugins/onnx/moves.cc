@@ -369,7 +369,7 @@ Status LowerExpand(Lowering& lowering, const Node& node) {
   return Give(lowering, node, std::move(x));
 }
 
-constexpr HandlerEntry kHandlers[] = {
+constexpr HandlerEntry kMoveHandlers[] = {
     {"Concat", LowerConcat},       {"DepthToSpace,SpaceToDepth", LowerDepthToSpace},
     {"Expand", LowerExpand},       {"Flatten,Reshape,Squeeze,Unsqueeze", LowerReshape},
     {"Gather", LowerGather},       {"Pad", LowerPad},
@@ -380,7 +380,7 @@ constexpr HandlerEntry kHandlers[] = {
 }  // namespace
 
 std::span<const HandlerEntry> MoveHandlers() {
-  return kHandlers;
+  return kMoveHandlers;
 }
 
 }  // namespace engine::onnx

@@ -154,7 +154,7 @@ Status LowerGroupNormalization(Lowering& lowering, const Node& node) {
   return LowerGroupNorm(lowering, node, x, groups, weight, bias, node.Float("epsilon", 1e-5));
 }
 
-constexpr HandlerEntry kHandlers[] = {
+constexpr HandlerEntry kNormHandlers[] = {
     {"BatchNormalization", LowerBatchNormalization},
     {"GroupNormalization,InstanceNormalization", LowerGroupNormalization},
     {"LayerNormalization", LowerLayerNormalization},
@@ -209,7 +209,7 @@ Status LowerGroupNorm(Lowering& lowering, const Node& node, const Value& x, int6
 }
 
 std::span<const HandlerEntry> NormHandlers() {
-  return kHandlers;
+  return kNormHandlers;
 }
 
 }  // namespace engine::onnx

@@ -13,7 +13,6 @@
 
 namespace engine::zmq_ps {
 
-constexpr int kMaxReceivesPerStep = 4;
 // Acknowledgements go together: each wakes two threads of the server, which until then keeps the
 // answers and cannot update in the memory that they refer to.
 constexpr size_t kAcksTogether = 16;

@@ -25,7 +25,6 @@ namespace engine::zmq_ps {
 
 constexpr int kIdleMs = 500;
 constexpr int kBusyMs = 20;
-constexpr int kMaxReceivesPerStep = 4;
 constexpr int kMaxQueuedMessages = 128;  // of ZeroMQ, for each rank
 constexpr auto kLogInterval = std::chrono::seconds(1);
 

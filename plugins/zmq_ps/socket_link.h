@@ -15,6 +15,8 @@ namespace engine::zmq_ps {
 enum class SendFault { kNone, kNoRoom, kLost };
 using FaultInjector = std::function<SendFault(const Message* message)>;
 
+inline constexpr int kMaxReceivesPerStep = 4;  // before others have their turn
+
 // How soon a peer is noticed that has stopped without closing its connection.
 struct Heartbeat {
   int interval_ms = 1000;

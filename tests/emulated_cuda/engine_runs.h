@@ -12,7 +12,7 @@
 #include "tests/support/engine_process.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 using Words = std::vector<std::string>;
 
@@ -64,4 +64,4 @@ class EngineRuns : public ::testing::Test {
   TempFolder folder_;
 };
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -9,7 +9,7 @@
 
 #include "tests/support/words.h"
 
-namespace engine::testing {
+namespace engine::test {
 EngineProcess::EngineProcess(const std::string& folder, std::vector<std::string> arguments,
                              const std::map<std::string, std::string>& environment)
     : out_(OutputFile()), err_(OutputFile()) {
@@ -61,4 +61,4 @@ Outcome RunInTwoFolders(const TempFolder& folder, const std::vector<std::string>
   return outcome;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

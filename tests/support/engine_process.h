@@ -9,7 +9,7 @@
 #include "tests/support/probe_process.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 struct Outcome {
   int exit_code = -1;  // 128 + signal for a process that a signal ended
@@ -46,4 +46,4 @@ Outcome RunEngine(const std::string& folder, std::vector<std::string> arguments,
 Outcome RunInTwoFolders(const TempFolder& folder, const std::vector<std::string>& arguments,
                         std::map<std::string, std::string> environment = {});
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -15,7 +15,7 @@
 #include <thread>
 
 namespace engine {
-namespace testing {
+namespace test {
 
 bool Await(const std::string& what, const std::function<bool()>& condition,
            std::chrono::seconds timeout) {
@@ -47,7 +47,7 @@ std::string ReadAll(int fd) {
   return text;
 }
 
-}  // namespace testing
+}  // namespace test
 
 namespace {
 
@@ -97,7 +97,7 @@ int ExitCodeOf(int status) {
 
 ProbeProcess::ProbeProcess(std::vector<std::string> command,
                            const std::map<std::string, std::string>& environment)
-    : file_(testing::OutputFile()) {
+    : file_(test::OutputFile()) {
   pid_ = StartProgram(std::move(command), environment, ".", file_, file_);
 }
 
@@ -110,21 +110,21 @@ std::vector<std::string> ProbeProcess::ReadLines(const std::string& prefix, size
   std::vector<std::string> found;
   const auto has_found = [&] {
     found.clear();
-    std::istringstream lines(output_ = testing::ReadAll(file_));
+    std::istringstream lines(output_ = test::ReadAll(file_));
     for (std::string line; std::getline(lines, line) && !lines.eof();) {  // whole ones
       if (line.starts_with(prefix)) found.push_back(line.substr(prefix.size()));
     }
     return found.size() >= count;
   };
-  EXPECT_TRUE(testing::Await("lines '" + prefix + "'", has_found, kDeadline)) << output_;
+  EXPECT_TRUE(test::Await("lines '" + prefix + "'", has_found, kDeadline)) << output_;
   return found;
 }
 
 int ProbeProcess::Wait() {
   int status = 0;
-  const bool ended = testing::Await(
+  const bool ended = test::Await(
       "the end of a program", [&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, kDeadline);
-  output_ = testing::ReadAll(file_);
+  output_ = test::ReadAll(file_);
   if (!ended) return -1;
   pid_ = -1;
   return ExitCodeOf(status);
@@ -152,7 +152,7 @@ bool AwaitNoDescendants() {
     while ((ended = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
     return ended < 0;  // ECHILD
   };
-  return testing::Await("the end of all descendants", is_alone, kDeadline);
+  return test::Await("the end of all descendants", is_alone, kDeadline);
 }
 
 }  // namespace engine

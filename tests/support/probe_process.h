@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace engine::testing {
+namespace engine::test {
 
 // Only a bug reaches it; large enough for a sanitizer on a busy machine.
 inline constexpr std::chrono::seconds kHealthy{60};
@@ -20,7 +20,7 @@ bool Await(const std::string& what, const std::function<bool()>& condition,
 int OutputFile();
 std::string ReadAll(int fd);
 
-}  // namespace engine::testing
+}  // namespace engine::test
 
 namespace engine {
 

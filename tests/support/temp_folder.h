@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace engine::testing {
+namespace engine::test {
 
 class TempFolder {
  public:
@@ -47,4 +47,4 @@ inline std::string ReadWhole(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -17,7 +17,7 @@
 #include "app/run/serve.h"
 #include "app/run/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class Recorder final : public run::RunObserver {
@@ -150,4 +150,4 @@ void ExpectSameTensors(const std::string& actual, const std::string& expected, d
   }
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -10,7 +10,7 @@
 #include "core/train/observer.h"
 #include "engine/status.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 // What rank 0 was told, and what ranks had at the end.
 struct Training {
@@ -59,4 +59,4 @@ void ExpectSameLosses(const std::vector<double>& actual, const std::vector<doubl
 // The same for the float32 tensors of two checkpoints, relative to the largest element of each.
 void ExpectSameTensors(const std::string& actual, const std::string& expected, double tolerance);
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -20,7 +20,7 @@ inline std::vector<std::string> Words(const std::string& line) {
 using Variables = std::map<std::string, std::string>;
 
 inline bool IsAlive(int pid) {
-  const std::string state = testing::ReadWhole("/proc/" + std::to_string(pid) + "/stat");
+  const std::string state = test::ReadWhole("/proc/" + std::to_string(pid) + "/stat");
   return !state.empty() && state.find(") Z ") == std::string::npos;
 }
 

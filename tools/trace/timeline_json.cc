@@ -10,7 +10,7 @@
 namespace engine::trace {
 namespace {
 
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kSpanNumbers = 7;
@@ -21,7 +21,7 @@ constexpr size_t kSpanNumbers = 7;
 
 }  // namespace
 
-const Json& Member(const Json& object, const char* key, Json::value_t type) {
+const Parsed& Member(const Parsed& object, const char* key, Parsed::value_t type) {
   const auto found = object.find(key);
   if (found == object.end() || found->type() != type) Refuse(key);
   return *found;
@@ -31,7 +31,7 @@ namespace {
 
 // The value itself, if it is one of T.
 template <typename T>
-T Value(const Json& json, const char* key) {
+T Value(const Parsed& json, const char* key) {
   if constexpr (std::is_same_v<T, std::string>) {
     if (json.is_string()) return json.get<std::string>();
   } else if (json.is_number_unsigned()) {
@@ -43,7 +43,7 @@ T Value(const Json& json, const char* key) {
 }
 
 template <typename T>
-T Field(const Json& object, const char* key) {
+T Field(const Parsed& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) Refuse(key);
   return Value<T>(*found, key);
@@ -51,7 +51,7 @@ T Field(const Json& object, const char* key) {
 
 // The value of `Enum` up to `last` whose Name is there.
 template <typename Enum>
-Enum Named(const Json& object, const char* key, Enum last) {
+Enum Named(const Parsed& object, const char* key, Enum last) {
   const auto name = Field<std::string>(object, key);
   for (int32_t value = 0; value <= static_cast<int32_t>(last); ++value) {
     if (name == Name(static_cast<Enum>(value))) return static_cast<Enum>(value);
@@ -59,10 +59,10 @@ Enum Named(const Json& object, const char* key, Enum last) {
   Refuse(key);
 }
 
-std::vector<uint32_t> Ids(const Json& object, const char* key) {
+std::vector<uint32_t> Ids(const Parsed& object, const char* key) {
   std::vector<uint32_t> ids;
   if (!object.contains(key)) return ids;
-  for (const Json& id : Member(object, key, Json::value_t::array)) {
+  for (const Parsed& id : Member(object, key, Parsed::value_t::array)) {
     ids.push_back(Value<uint32_t>(id, key));
   }
   return ids;
@@ -81,7 +81,7 @@ OrderedJson ToJson(const TraceTask& task) {
   return json;
 }
 
-TraceTask ReadTask(const Json& json) {
+TraceTask ReadTask(const Parsed& json) {
   TraceTask task;
   task.name = Field<std::string>(json, "name");
   task.kind = Named(json, "kind", TaskKind::kUpdate);
@@ -111,7 +111,7 @@ std::string SpanText(const Span& span) {
   return list.substr(1, list.size() - 2);
 }
 
-Span ReadSpan(const Json* numbers) {
+Span ReadSpan(const Parsed* numbers) {
   const auto number = [&](size_t i) { return Value<int64_t>(numbers[i], "spans"); };
   // Wraps around instead of overflowing; CheckTimeline refuses such times.
   const auto after = [&](int64_t begin_ns, size_t i) {
@@ -153,17 +153,17 @@ void WriteTimeline(const RankTimeline& timeline, TextWriter& out) {
   out.Text("]}");
 }
 
-RankTimeline TimelineFromJson(const Json& json) {
+RankTimeline TimelineFromJson(const Parsed& json) {
   RankTimeline timeline;
   timeline.rank = Field<int32_t>(json, "rank");
   timeline.world_size = Field<int32_t>(json, "world_size");
   timeline.clock_offset_ns = Field<int64_t>(json, "clock_offset_ns");
   timeline.clock_error_ns = Field<int64_t>(json, "clock_error_ns");
   timeline.dropped = Field<uint64_t>(json, "dropped");
-  for (const Json& task : Member(json, "tasks", Json::value_t::array)) {
+  for (const Parsed& task : Member(json, "tasks", Parsed::value_t::array)) {
     timeline.tasks.push_back(ReadTask(task));
   }
-  const Json& spans = Member(json, "spans", Json::value_t::array);
+  const Parsed& spans = Member(json, "spans", Parsed::value_t::array);
   if (spans.size() % kSpanNumbers != 0) Refuse("spans");
   for (size_t i = 0; i < spans.size(); i += kSpanNumbers) {
     timeline.spans.push_back(ReadSpan(&spans[i]));

@@ -15,7 +15,7 @@
 namespace engine::trace {
 namespace {
 
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 
 RankTimeline OnClockOfRankZero(RankTimeline timeline) {
   MoveToClockOfRankZero(timeline);
@@ -59,7 +59,7 @@ Status CheckRanks(const std::string& path, const Trace& trace) {
   return {};
 }
 
-Result<Json> ParseFile(const std::string& path) {
+Result<Parsed> ParseFile(const std::string& path) {
   const auto close = [](std::FILE* file) { std::fclose(file); };
   const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rbe"));
   // A folder opens, but cannot be read.
@@ -68,10 +68,10 @@ Result<Json> ParseFile(const std::string& path) {
   if (first == EOF) return NoTrace(path, "it is empty");
   std::ungetc(first, file.get());
   // What viewers need is parsed, but not kept.
-  const auto keep = [](int depth, Json::parse_event_t event, Json& parsed) {
-    return event != Json::parse_event_t::key || depth != 1 || parsed == "engine";
+  const auto keep = [](int depth, Parsed::parse_event_t event, Parsed& parsed) {
+    return event != Parsed::parse_event_t::key || depth != 1 || parsed == "engine";
   };
-  Json root = Json::parse(file.get(), keep, false);
+  Parsed root = Parsed::parse(file.get(), keep, false);
   if (std::ferror(file.get()) != 0) return CannotRead(path);
   if (root.is_discarded()) return NoTrace(path, "it is not valid JSON, or not all of it is there");
   return root;
@@ -102,18 +102,18 @@ Status FormatTrace(const Trace& trace, const TextSink& sink) {
 }
 
 Result<Trace> ReadTrace(const std::string& path) {
-  ENGINE_ASSIGN_OR_RETURN(const Json root, ParseFile(path));
+  ENGINE_ASSIGN_OR_RETURN(const Parsed root, ParseFile(path));
   Trace trace;
   try {
-    const Json& engine = Member(root, "engine", Json::value_t::object);
-    const Json& format = Member(engine, "format", Json::value_t::number_unsigned);
+    const Parsed& engine = Member(root, "engine", Parsed::value_t::object);
+    const Parsed& format = Member(engine, "format", Parsed::value_t::number_unsigned);
     if (format != 1) {
       return NoTrace(path, "it has format " + format.dump() + ", and this engine reads 1");
     }
-    for (const auto& [key, value] : Member(engine, "metadata", Json::value_t::object).items()) {
+    for (const auto& [key, value] : Member(engine, "metadata", Parsed::value_t::object).items()) {
       if (value.is_string()) trace.metadata[key] = value.get<std::string>();
     }
-    for (const Json& rank : Member(engine, "ranks", Json::value_t::array)) {
+    for (const Parsed& rank : Member(engine, "ranks", Parsed::value_t::array)) {
       trace.ranks.push_back(TimelineFromJson(rank));
     }
   } catch (const std::exception& error) {
@@ -137,7 +137,7 @@ std::string SerializeTimeline(const RankTimeline& timeline) {
 }
 
 Result<RankTimeline> ParseTimeline(std::string_view text) try {
-  const RankTimeline timeline = TimelineFromJson(Json::parse(text));
+  const RankTimeline timeline = TimelineFromJson(Parsed::parse(text));
   ENGINE_RETURN_IF_ERROR(CheckTimeline(timeline));
   return timeline;
 } catch (const std::exception& error) {

@@ -56,7 +56,7 @@ TEST(Shm, RanksWithDifferentStagesDoNotMeet) {
   }
 }
 
-RankProcess RankOf(const PluginUnderTest& plugin, const engine::testing::TempFolder& folder,
+RankProcess RankOf(const PluginUnderTest& plugin, const engine::test::TempFolder& folder,
                    int rank) {
   return {.plugin = plugin,
           .folder = folder.path(),
@@ -82,7 +82,7 @@ TEST(ShmProcess, ARankKilledAtAnyMomentIsNamedAndLeavesNothing) {
   const PluginUnderTest plugin = Must(PluginUnderTest::Load(kLibrary));
   const auto before = FilesIn("/dev/shm");
   for (int round = 0; round < 15; ++round) {
-    const engine::testing::TempFolder folder;
+    const engine::test::TempFolder folder;
     const pid_t alive = RankOf(plugin, folder, 0).Start();
     const pid_t killed = RankOf(plugin, folder, 1).Start();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));

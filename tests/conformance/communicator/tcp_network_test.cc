@@ -169,13 +169,13 @@ TEST_P(OverTcp, WhoHasNoKeyIsDroppedAndTheRanksStillConnect) {
 }
 
 TEST_P(OverTcp, RanksWithOneKeyFileMeet) {
-  const engine::testing::TempFolder folder;
+  const engine::test::TempFolder folder;
   World world(GetParam(), 2, {{"key_file", folder.Write("key", std::string(32, 'k'))}});
   RunRanks(2, [&](int rank) { EXPECT_TRUE(SubmitAndWait(world.rank(rank), kBarrier).ok()); });
 }
 
 TEST_P(OverTcp, RanksWithDifferentKeyFilesDoNot) {
-  const engine::testing::TempFolder folder;
+  const engine::test::TempFolder folder;
   const auto errors = [](const std::string& key, const std::string& other) {
     return World::CreationErrors(Must(PluginUnderTest::Load(GetParam())), 2, 2, [&](int rank) {
       return OptionValues::Overrides{{"key_file", rank == 0 ? key : other}};

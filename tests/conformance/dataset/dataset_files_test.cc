@@ -13,7 +13,7 @@
 #include "tests/unit/data/npy_bytes.h"
 #include "tests/unit/data/token_bytes.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 TEST(DatasetFiles, AreWritten) {
@@ -47,4 +47,4 @@ TEST(DatasetFiles, AreWritten) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -9,7 +9,7 @@ namespace {
 // As in formula_cases.cc.
 const struct {
   std::vector<std::string> ops, inputs;
-} kCases[] = {
+} kArrayCases[] = {
     {{"sigmoid",
       "silu",
       "hard_sigmoid",
@@ -131,7 +131,7 @@ const struct {
 
 std::vector<OpSample> ArrayCases() {
   std::vector<OpSample> samples;
-  for (const auto& cases : kCases) {
+  for (const auto& cases : kArrayCases) {
     for (const std::string& op : cases.ops) {
       for (const std::string& inputs : cases.inputs) samples.push_back(Sample(op + "=" + inputs));
     }

@@ -7,7 +7,7 @@ namespace {
 // large enough for several threads.
 const struct {
   std::vector<std::string> ops, inputs;
-} kCases[] = {
+} kFormulaCases[] = {
     {{"linear(units=1)", "mlp(units=1)"}, {"float32[1*,1]"}},
     {{"linear(units=33)", "mlp(units=33)"}, {"float32[5*,7]"}},
     {{"linear(units=1,bias=false)"}, {"float32[4*,33]"}},
@@ -156,7 +156,7 @@ const struct {
 
 std::vector<OpSample> FormulaCases() {
   std::vector<OpSample> samples = ArrayCases();
-  for (const auto& cases : kCases) {
+  for (const auto& cases : kFormulaCases) {
     for (const std::string& op : cases.ops) {
       for (const std::string& inputs : cases.inputs) {
         const bool adds = op.starts_with("add") || op == "accumulate";  // two of the same

@@ -10,7 +10,7 @@
 namespace engine::test {
 namespace {
 
-struct Axis {
+struct WindowAxis {
   int64_t kernel, stride, before, after, dilation;
 
   int64_t Reach() const { return (kernel - 1) * dilation + 1; }
@@ -23,7 +23,7 @@ struct Axis {
 };
 
 struct Window {
-  Axis rows, columns;
+  WindowAxis rows, columns;
   bool ceil = false;
 
   Window(const Options& attributes, bool dilates) {
@@ -33,7 +33,7 @@ struct Window {
       const auto of = [row](std::span<const int64_t> list) {
         return row ? list.front() : list.back();
       };
-      Axis& axis = row ? rows : columns;
+      WindowAxis& axis = row ? rows : columns;
       axis = {of(kernel), of(stride), padding.front(), padding.back(), 1};
       if (dilates) axis.dilation = of(attributes.Ints("dilation"));
       if (padding.size() == 2) axis.before = axis.after = of(padding);
@@ -58,7 +58,7 @@ void ForTaps(const Window& window, const Shape& in, const Shape& out, const Body
     const int64_t w = position % out[2], h = position / out[2] % out[1],
                   b = position / out.Count(1, 3);
     for (int64_t tap = 0; tap < taps; ++tap) {
-      const auto place = [](const Axis& axis, int64_t i, int64_t t) {
+      const auto place = [](const WindowAxis& axis, int64_t i, int64_t t) {
         return i * axis.stride + t * axis.dilation - axis.before;
       };
       const int64_t y = place(window.rows, h, tap / window.columns.kernel);
@@ -80,7 +80,7 @@ void ForWeights(size_t inputs, size_t outputs, size_t groups, const Body& body) 
 }
 
 // How many places of an axis a window counts: those of the axis, or of the axis with its padding.
-double CountOn(const Axis& axis, int64_t position, int64_t extent, bool padding) {
+double CountOn(const WindowAxis& axis, int64_t position, int64_t extent, bool padding) {
   double count = 0;
   for (int64_t tap = 0; tap < axis.kernel; ++tap) {
     const int64_t place = position * axis.stride + tap - axis.before;
@@ -120,7 +120,7 @@ Values ReferenceConvTranspose2d(Inputs inputs, const Options& attributes) {
   const size_t groups = At(attributes.Int("groups")), own = units / groups;
   const size_t taps = inputs[1].values.size() / (channels * own);
   const auto more = attributes.Ints("output_padding");
-  const auto extent = [](const Axis& axis, int64_t positions, int64_t extra) {
+  const auto extent = [](const WindowAxis& axis, int64_t positions, int64_t extra) {
     return (positions - 1) * axis.stride + axis.Reach() - axis.before - axis.after + extra;
   };
   const Shape y = {x[0], extent(window.rows, x[1], more.front()),

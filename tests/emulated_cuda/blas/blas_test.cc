@@ -164,7 +164,7 @@ class BlasTest : public ::testing::Test {
     return true;
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Blas> blas_;

@@ -51,7 +51,7 @@ class TuneFileTest : public ::testing::Test {
     return Found(key);
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
   const std::string path_ = folder_ / "tune.txt";
   test::MemoryHost host_{{}, nullptr};
 };

@@ -3,7 +3,7 @@
 #include "tests/emulated_cuda/engine_runs.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using ::testing::AllOf;
@@ -63,4 +63,4 @@ TEST_F(HierRun, OverALevelOfTheHostOrWithRecordedStepsIsRefusedInOneSentence) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

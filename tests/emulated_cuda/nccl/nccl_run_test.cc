@@ -4,7 +4,7 @@
 #include "tests/support/matchers.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 // Sums are rounded in another order by other ops, which training carries on.
@@ -177,4 +177,4 @@ TEST_F(NcclRun, WithATransferThatHangsEndsAtTheDeadline) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -8,7 +8,7 @@
 #include "tests/support/matchers.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class CudaTraining : public EngineRuns {
@@ -131,4 +131,4 @@ TEST_F(CudaTraining, ErrorsOfTheDeviceAreOneSentence) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

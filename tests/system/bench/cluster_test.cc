@@ -7,17 +7,17 @@
 #include "tests/support/expect_status.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using BenchCluster = CliTest;
 
-constexpr char kCommand[] =
+constexpr char kCluster[] =
     "bench cluster -n 2 -q --kinds all_reduce -b 4 -e 1K -f 256 --seconds 0.002 --blocks 1 ";
 
 TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
   const std::string out = Output(
-      Run(std::string(kCommand) + "--communicators tcp,gloo,null --dtypes float32 --out out"));
+      Run(std::string(kCluster) + "--communicators tcp,gloo,null --dtypes float32 --out out"));
   EXPECT_THAT(out, AllOf(HasSubstr("left out: null: it moves nothing\n"),
                          HasSubstr("Two ranks, same host (0 and 1)"), HasSubstr("\n4 B  "),
                          HasSubstr("\n1 KiB  "), HasSubstr("~ "),
@@ -30,7 +30,7 @@ TEST_F(BenchCluster, MeasuresWhatRunsAndNamesWhatDoesNot) {
 }
 
 TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
-  const Outcome outcome = Run(std::string(kCommand) +
+  const Outcome outcome = Run(std::string(kCluster) +
                               "--dtypes float32,bfloat16 --set faulty_communicator.mode=last "
                               "--communicators tcp," ENGINE_TEST_FAULTY);
   EXPECT_EQ(outcome.exit_code, 79);
@@ -43,7 +43,7 @@ TEST_F(BenchCluster, GoesOnWithoutTheOneThatIsWrong) {
 
 TEST_F(BenchCluster, TrainsEachSide) {
   const std::string out =
-      Output(Run(std::string(kCommand) +
+      Output(Run(std::string(kCluster) +
                  "--dtypes float32 --communicators tcp --schedulers priority_sched "
                  "--model run.pbtxt --steps 2 --warmup 1"));
   EXPECT_THAT(out, AllOf(HasSubstr("tcp, priority_sched"), HasSubstr("_bytes 4 MiB"),
@@ -71,7 +71,7 @@ TEST_F(BenchCluster, ItsFragmentRuns) {
 }
 
 TEST_F(BenchCluster, AnOverrideForNobodyIsRefused) {
-  const Outcome outcome = Run(std::string(kCommand) + "--communicators tcp --set tpc.io_threads=2");
+  const Outcome outcome = Run(std::string(kCluster) + "--communicators tcp --set tpc.io_threads=2");
   EXPECT_EQ(outcome.exit_code, 78);
   EXPECT_THAT(outcome.err, HasSubstr("--set tpc.io_threads=2 is for no plugin"));
 }
@@ -84,4 +84,4 @@ TEST_F(BenchCluster, AConfigurationThatCannotBeIsRefusedBeforeAnythingIsMeasured
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -5,14 +5,14 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
-constexpr char kCommand[] = "bench collectives --seconds 0.002 --blocks 1 ";
+constexpr char kCollectives[] = "bench collectives --seconds 0.002 --blocks 1 ";
 
 class BenchCollectives : public CliTest {
  protected:
-  Outcome Bench(const std::string& more) const { return Run(kCommand + ("-n 2 " + more)); }
+  Outcome Bench(const std::string& more) const { return Run(kCollectives + ("-n 2 " + more)); }
 };
 
 TEST_F(BenchCollectives, PrintsWhatReadersOfNcclTestsExpect) {
@@ -76,7 +76,7 @@ TEST_F(BenchCollectives, NamesAWrongResult) {
 }
 
 TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {
-  const std::string command = std::string(kCommand) + "-n 2 --a ";
+  const std::string command = std::string(kCollectives) + "-n 2 --a ";
   ExpectRefused({
       {command + "sgd", 79, HasSubstr("is no communicator")},
       {command + "./libmine.so", 79, HasSubstr("libmine.so")},
@@ -94,7 +94,7 @@ TEST_F(BenchCollectives, RefusesWhatCannotTakePart) {
 
 TEST_F(BenchCollectives, RanksMayComeFromALauncher) {
   const std::string words =
-      std::string(kCommand) +
+      std::string(kCollectives) +
       "--a tcp --max-bytes 4 --rendezvous 127.0.0.1:" + std::to_string(FreePort());
   const auto first = Start(words, TorchrunRank(0, 2, 1));
   const auto second = Start(words, TorchrunRank(1, 2, 1));
@@ -104,4 +104,4 @@ TEST_F(BenchCollectives, RanksMayComeFromALauncher) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

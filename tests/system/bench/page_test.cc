@@ -5,7 +5,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using boost::asio::ip::tcp;
@@ -107,4 +107,4 @@ TEST_F(BenchPage, MayNotReachTheNetwork) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

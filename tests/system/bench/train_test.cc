@@ -5,13 +5,13 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using ::testing::AnyOf;
 
-constexpr char kCommand[] = "bench train run.pbtxt -n 2 --warmup 2 --steps ";
-const std::string kShort = std::string(kCommand) + "8 --blocks 1 --quiet ";
+constexpr char kTrain[] = "bench train run.pbtxt -n 2 --warmup 2 --steps ";
+const std::string kShort = std::string(kTrain) + "8 --blocks 1 --quiet ";
 
 class BenchTrain : public CliTest {
  protected:
@@ -31,7 +31,7 @@ class BenchTrain : public CliTest {
 };
 
 TEST_F(BenchTrain, WritesAllItsReports) {
-  const Outcome outcome = Bench(std::string(kCommand) +
+  const Outcome outcome = Bench(std::string(kTrain) +
                                 "8 --a tcp,fifo_sched --b tcp,priority_sched --blocks 1 "
                                 "--baseline-null --out out");
   EXPECT_THAT(Output(outcome), AllOf(HasSubstr("equal at every step of every run"),
@@ -64,7 +64,7 @@ TEST_F(BenchTrain, BothSidesHaveServers) {
 #endif
 
 TEST_F(BenchTrain, AControlComparesAWithItself) {
-  const Outcome outcome = Bench(std::string(kCommand) + "8 --blocks 2 --quiet --aa --format json");
+  const Outcome outcome = Bench(std::string(kTrain) + "8 --blocks 2 --quiet --aa --format json");
   const auto json = nlohmann::json::parse(Output(outcome));
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(json["request"]["a_against_itself"], true);
@@ -106,7 +106,7 @@ TEST_F(BenchTrain, RefusesWhatCannotBeCompared) {
       {"900000 --quiet --b priority_sched --timeout 0.5", 202, HasSubstr("not done within")},
   };
   for (const auto& [steps, exit_code, sentence] : mistakes) {
-    EXPECT_THAT(Refusal(Bench(kCommand + steps), exit_code), sentence) << steps;
+    EXPECT_THAT(Refusal(Bench(kTrain + steps), exit_code), sentence) << steps;
   }
 }
 
@@ -129,7 +129,7 @@ TEST_F(BenchTrain, RanksMayComeFromALauncher) {
 TEST_F(BenchTrain, ASignalLeavesNothingBehind) {
   for (const int signal : {SIGINT, SIGTERM}) {
     auto process =
-        Start(std::string(kCommand) + "900000 --b priority_sched", {{"TMPDIR", folder_ / "tmp"}});
+        Start(std::string(kTrain) + "900000 --b priority_sched", {{"TMPDIR", folder_ / "tmp"}});
     // The bench, the launcher of a run, its ranks.
     Await("a run", [&] {
       for (const int child : process->Children()) {
@@ -149,4 +149,4 @@ TEST_F(BenchTrain, ASignalLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -8,7 +8,7 @@
 #include "tests/system/cli/cli_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class BadInput : public CliTest {
@@ -254,4 +254,4 @@ TEST_F(BadInput, OutputThatIsLostIsAnError) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -17,7 +17,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/words.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 class CliTest : public ::testing::Test {
  protected:
@@ -107,4 +107,4 @@ class CliTest : public ::testing::Test {
   TempFolder folder_;
 };
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -5,7 +5,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Commands = CliTest;
@@ -134,4 +134,4 @@ TEST_F(Commands, ATraceIsWrittenAndSummarised) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -11,7 +11,7 @@
 #include "tests/system/cli/cli_test.h"
 #include "tests/unit/data/token_bytes.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -144,4 +144,4 @@ TEST_F(Edges, ADataFileThatIsCutWhileItIsReadIsNamed) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

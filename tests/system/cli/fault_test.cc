@@ -13,7 +13,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 constexpr int kAll = -1;
@@ -304,4 +304,4 @@ TEST_F(Slow, ATransferThatNeverEnds) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -7,7 +7,7 @@
 
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 // Where the plugin of this kind hangs, on the last of so many ranks, and what is said of it.
@@ -124,4 +124,4 @@ TEST_F(Slow, AllOthers) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -10,7 +10,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Json = nlohmann::json;
@@ -110,4 +110,4 @@ TEST_F(Predict, RanksThatWouldEvaluateSomethingElseAreNamed) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

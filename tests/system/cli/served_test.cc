@@ -4,7 +4,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class Served : public CliTest {
@@ -79,4 +79,4 @@ TEST_F(Served, AnAsynchronousRunFinishesWithoutADeadRank) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

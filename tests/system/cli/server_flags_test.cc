@@ -3,7 +3,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using ServerFlags = CliTest;
@@ -34,4 +34,4 @@ TEST_F(ServerFlags, ACommunicatorWithoutServersIsNamed) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -4,7 +4,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Stop = CliTest;
@@ -46,4 +46,4 @@ TEST_F(Stop, HangUpAndUserSignalsDoTheSame) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -10,7 +10,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class Survival : public CliTest {
@@ -137,4 +137,4 @@ TEST_F(Survival, ACheckpointOfAnotherRunIsNoneToGoBackTo) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

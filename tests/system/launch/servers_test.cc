@@ -12,7 +12,7 @@
 namespace engine {
 namespace {
 
-using engine::testing::Await;
+using engine::test::Await;
 
 class ServeAt : public ProbeTest {
  protected:
@@ -31,7 +31,7 @@ class ServeAt : public ProbeTest {
   }
   const int port_ = FreePort();
   const std::string address_ = "127.0.0.1:" + std::to_string(port_);
-  engine::testing::TempFolder folder_;
+  engine::test::TempFolder folder_;
   const std::string key_flag_ = " --key-file " + (folder_ / "key");
 };
 

@@ -63,7 +63,7 @@ class CutLinkTest : public LinkTest {
   std::unique_ptr<LinkedHosts> hosts_;
 
  private:
-  engine::testing::TempFolder folder_;
+  engine::test::TempFolder folder_;
 };
 
 struct Case {

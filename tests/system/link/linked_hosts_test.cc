@@ -23,8 +23,8 @@ namespace engine::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using engine::testing::Await;
-using engine::testing::ReadWhole;
+using engine::test::Await;
+using engine::test::ReadWhole;
 
 using LinkedHostsTest = LinkTest;
 

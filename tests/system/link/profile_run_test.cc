@@ -50,7 +50,7 @@ class ProfileRunTest : public LinkTest {
   std::unique_ptr<LinkedHosts> hosts_;
 
  private:
-  engine::testing::TempFolder folder_;
+  engine::test::TempFolder folder_;
 };
 
 // Of one parameter: from 0, by each step's gradient.

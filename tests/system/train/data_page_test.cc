@@ -15,7 +15,7 @@
 #include "tests/unit/data/image_bytes.h"
 #include "tests/unit/data/npy_bytes.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 // Indented blocks that begin with "# NAME.pbtxt", by name.
@@ -121,4 +121,4 @@ TEST_F(DataPage, Tokens) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_status.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Moved = std::multiset<std::pair<int64_t, int64_t>>;  // bucket and bytes
@@ -174,4 +174,4 @@ TEST_F(InnerTest, ErrorsInsideNameTheWay) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

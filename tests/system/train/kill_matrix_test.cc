@@ -7,7 +7,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -205,4 +205,4 @@ INSTANTIATE_TEST_SUITE_P(Fast, KillMatrix, ::testing::ValuesIn(FastCases()), Nam
 INSTANTIATE_TEST_SUITE_P(All, KillMatrix, ::testing::ValuesIn(AllCases()), NameOf);
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

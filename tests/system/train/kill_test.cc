@@ -24,7 +24,7 @@
 #include "tests/support/probe_process.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -208,4 +208,4 @@ TEST_F(Kill, FiftyNineTimes) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

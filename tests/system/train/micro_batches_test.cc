@@ -9,7 +9,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using MicroBatches = RunTest;
@@ -99,4 +99,4 @@ TEST_F(MicroBatches, WhatCannotTravelToServersIsRefused) {
 #endif
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -11,7 +11,7 @@
 #include "tests/support/probe_process.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class Parity : public RunTest {
@@ -105,4 +105,4 @@ TEST_F(Parity, MpiRefusesRanksThatMpirunHasNotStarted) {
 #endif
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

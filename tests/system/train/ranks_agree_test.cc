@@ -10,7 +10,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using RanksAgree = RunTest;
@@ -140,4 +140,4 @@ TEST_F(RanksAgree, ARankMayTakeLongerThanATransferToEvaluate) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

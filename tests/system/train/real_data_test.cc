@@ -12,7 +12,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 class RealData : public ::testing::Test {
@@ -78,4 +78,4 @@ TEST_F(ShakespeareTest, BelowOnePointNineNatsPerByte) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

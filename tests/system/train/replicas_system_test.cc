@@ -9,7 +9,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 // Sums of several ranks are rounded elsewhere than those of one, which batch norm and training
@@ -128,4 +128,4 @@ TEST_F(ReplicasSystem, WhatCannotSeeAllRanksIsRefused) {
 #endif
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

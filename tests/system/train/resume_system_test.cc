@@ -9,7 +9,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Resume = RunTest;
@@ -180,4 +180,4 @@ TEST_F(Resume, EarlyStoppingEndsAllRanksAndTheBestIsKept) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

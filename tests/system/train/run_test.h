@@ -15,7 +15,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 // Sums of several ranks are rounded elsewhere than those of one: 2^-23 per addition, which training
 // carries on.
@@ -131,4 +131,4 @@ class RunTest : public ::testing::Test {
   TempFolder folder_;
 };
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -8,7 +8,7 @@
 
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 // Arithmetic whose gradients depend on the parameters, with pauses between: a stale or torn
@@ -76,4 +76,4 @@ TEST_F(SchedulerParity, AllGiveTheBitsOfTheSequentialOneAfterAThousandSteps) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

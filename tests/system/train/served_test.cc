@@ -5,7 +5,7 @@
 
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using ServedTest = RunTest;
@@ -60,4 +60,4 @@ TEST_F(ServedTest, AsynchronousRanksLearnToo) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

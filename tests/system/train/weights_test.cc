@@ -13,7 +13,7 @@
 #include "tests/system/train/run_test.h"
 #include "tests/unit/data/idx_bytes.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using Weights = RunTest;
@@ -166,4 +166,4 @@ TEST_F(Exported, ALanguageModelAnswersAsHere) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

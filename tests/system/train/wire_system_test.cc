@@ -9,7 +9,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/train/run_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 constexpr char kConfig[] =
@@ -162,4 +162,4 @@ TEST_F(WireRun, StatesThatCannotGoOnAreNamedInTheLogOfRankZero) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -28,7 +28,7 @@ class ProcessGroup : public ::testing::Test {
                        std::chrono::milliseconds(100));
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const launch::StopSignals signals_;
 };
 
@@ -36,7 +36,7 @@ TEST_F(ProcessGroup, RunsAllToTheirEnds) {
   const auto ends = ValueOf(RunAll({Shell("echo $WORD; echo more >&2"), Shell("exit 0")}));
   EXPECT_THAT(ends, SizeIs(2));
   EXPECT_EQ(FirstFailure(ends), 2u);
-  EXPECT_EQ(testing::ReadWhole(folder_ / "output"), "spoken\nmore\n");
+  EXPECT_EQ(test::ReadWhole(folder_ / "output"), "spoken\nmore\n");
 }
 
 TEST_F(ProcessGroup, TheFirstFailureIsTheOneOfTheProgram) {
@@ -53,10 +53,10 @@ TEST_F(ProcessGroup, NothingIsLeftAtTheDeadline) {
   EXPECT_THAT(
       RunAll({Shell("sh -c 'echo $$ > " + (folder_ / "pid") + "; exec sleep 61' & wait")}, 200),
       FailsWith(StatusCode::kTimeout));
-  const int pid = std::atoi(testing::ReadWhole(folder_ / "pid").c_str());
+  const int pid = std::atoi(test::ReadWhole(folder_ / "pid").c_str());
   ASSERT_GT(pid, 0);
   // Killed, and gone as soon as its new parent has noticed.
-  testing::Await("its end", [&] { return !IsAlive(pid); });
+  test::Await("its end", [&] { return !IsAlive(pid); });
 }
 
 TEST_F(ProcessGroup, ASignalStopsAll) {

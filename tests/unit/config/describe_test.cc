@@ -12,7 +12,7 @@ TEST(Describe, ListsUsableBrokenAndShadowedPlugins) {
   first.Add("test_ops");
   second.Add("test_sched");
   second.Add("test_hook", "renamed");
-  std::string needy = testing::ReadWhole(second.Add("test_opt"));
+  std::string needy = test::ReadWhole(second.Add("test_opt"));
   needy.replace(needy.find("libstdc++.so.6"), 7, "libgone");
   plugin::PluginFolder::WriteFile(second.File("test_opt"), needy);
   const std::string list = ListPlugins(plugins::PluginCatalog::Scan({first.path(), second.path()}));

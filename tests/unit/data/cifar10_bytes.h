@@ -5,7 +5,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 // The label of image n is n % 10.
 inline char CifarLabel(int image) {
@@ -40,4 +40,4 @@ inline void WriteCifar(const TempFolder& folder) {
   folder.Write("test_batch.bin", CifarRecords(next, 4));
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

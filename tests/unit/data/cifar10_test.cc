@@ -12,19 +12,19 @@
 namespace engine {
 namespace {
 
-using testing::CifarPixel;
-using testing::CifarRecords;
+using test::CifarPixel;
+using test::CifarRecords;
 
-class Cifar10 : public testing::DatasetTest {
+class Cifar10 : public test::DatasetTest {
  protected:
   Cifar10() : DatasetTest("cifar10") {
-    testing::WriteCifar(folder_);
+    test::WriteCifar(folder_);
     options_["path"] = folder_.path();
   }
 };
 
 // Checks that sample `index` is image `image` of the made-up files, by the formula that users know.
-void ExpectSample(const testing::SplitView& dataset, int64_t index, int image) {
+void ExpectImage(const test::SplitView& dataset, int64_t index, int image) {
   constexpr double kMean[] = {0.4914, 0.4822, 0.4465}, kDeviation[] = {0.2470, 0.2435, 0.2616};
   std::vector<float> input(3 * 32 * 32);
   int32_t target = -1;
@@ -41,7 +41,7 @@ void ExpectSample(const testing::SplitView& dataset, int64_t index, int image) {
 }
 
 TEST_F(Cifar10, TrainsOnFiveFilesAndHoldsOutTheSixth) {
-  const testing::OpenedDataset pair = Open();
+  const test::OpenedDataset pair = Open();
   EXPECT_EQ(pair.train->size(), 20);
   EXPECT_EQ(pair.eval->size(), 4);
   const SampleTensor &input = pair.train->input(), &target = pair.train->target();
@@ -51,8 +51,8 @@ TEST_F(Cifar10, TrainsOnFiveFilesAndHoldsOutTheSixth) {
   EXPECT_EQ(target.shape.ndim, 0);
   EXPECT_EQ(target.classes, 10);
   EXPECT_THAT(pair.train->name(), HasSubstr(folder_.path().native()));
-  for (int i = 0; i < 20; ++i) ExpectSample(*pair.train, i, i);
-  for (int i = 0; i < 4; ++i) ExpectSample(*pair.eval, i, 20 + i);
+  for (int i = 0; i < 20; ++i) ExpectImage(*pair.train, i, i);
+  for (int i = 0; i < 4; ++i) ExpectImage(*pair.eval, i, 20 + i);
 }
 
 TEST_F(Cifar10, TheDigestIsOfTheTrainingFiles) {
@@ -111,7 +111,7 @@ TEST_F(Cifar10, OneHundredClassesAndTheirNames) {
   std::vector<float> input(3 * 32 * 32);
   int32_t target = -1;
   options_["labels"] = "cifar100_fine";
-  testing::OpenedDataset opened = Open();
+  test::OpenedDataset opened = Open();
   EXPECT_EQ(opened.train->target().classes, 100);
   ASSERT_TRUE(opened.train->Get(0, 1, input.data(), &target).ok());
   EXPECT_EQ(target, 99);

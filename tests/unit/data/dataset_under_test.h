@@ -14,7 +14,7 @@
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
 
-namespace engine::testing {
+namespace engine::test {
 
 using DatasetOptions = test::OptionValues::Overrides;
 
@@ -89,4 +89,4 @@ inline std::vector<int32_t> TokensOf(const SplitView& dataset, uint64_t epoch, i
   return tokens;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

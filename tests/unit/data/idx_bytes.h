@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace engine::testing {
+namespace engine::test {
 
 inline std::string IdxHeader(std::initializer_list<uint32_t> extents) {
   std::string bytes = {0, 0, 8, static_cast<char>(extents.size())};
@@ -50,4 +50,4 @@ inline std::string Gzip(std::string_view plain) {
   return packed;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -14,11 +14,11 @@
 namespace engine {
 namespace {
 
-using testing::Gzip;
-using testing::IdxHeader;
-using testing::IdxImages;
-using testing::IdxLabels;
-using testing::TempFolder;
+using test::Gzip;
+using test::IdxHeader;
+using test::IdxImages;
+using test::IdxLabels;
+using test::TempFolder;
 
 // Of an array of exactly `dimensions` dimensions of bytes.
 Result<data_kit::NumberArray> ReadIdx(const std::string& path, int32_t dimensions) {

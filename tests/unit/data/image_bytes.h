@@ -12,7 +12,7 @@
 // It uses FILE and size_t without including them.
 #include <jpeglib.h>
 
-namespace engine::testing {
+namespace engine::test {
 
 // `color` is one of PNG_COLOR_TYPE_*; values of 16 bits are big-endian in `pixels`.
 inline std::string PngBytes(int rows, int columns, int color, int bits,
@@ -68,4 +68,4 @@ inline std::string JpegBytes(int rows, int columns, std::vector<uint8_t> color) 
   return bytes;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

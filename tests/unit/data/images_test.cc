@@ -14,12 +14,12 @@
 namespace engine {
 namespace {
 
+using test::JpegBytes;
+using test::OpenedDataset;
+using test::PngBytes;
 using ::testing::FloatNear;
-using testing::JpegBytes;
-using testing::OpenedDataset;
-using testing::PngBytes;
 
-class Images : public testing::DatasetTest {
+class Images : public test::DatasetTest {
  protected:
   Images() : DatasetTest("images") {
     options_["path"] = folder_.path();
@@ -30,7 +30,7 @@ class Images : public testing::DatasetTest {
                                    Split split = Split::kTrain) {
     std::vector<float> pixels(static_cast<size_t>(opened.dataset->info().inputs[0].shape.Count()));
     int32_t label = -1;
-    const testing::SplitView view(opened.dataset, split);
+    const test::SplitView view(opened.dataset, split);
     EXPECT_TRUE(view.Get(epoch, index, pixels.data(), &label).ok());
     pixels.push_back(static_cast<float>(label));
     return pixels;

@@ -11,13 +11,13 @@
 namespace engine {
 namespace {
 
-using testing::Gzip;
-using testing::IdxHeader;
-using testing::IdxImages;
-using testing::IdxLabels;
-using testing::SplitView;
+using test::Gzip;
+using test::IdxHeader;
+using test::IdxImages;
+using test::IdxLabels;
+using test::SplitView;
 
-class Mnist : public testing::DatasetTest {
+class Mnist : public test::DatasetTest {
  protected:
   Mnist() : DatasetTest("mnist") {
     options_["images"] = folder_.Write("images", IdxImages(10));
@@ -38,7 +38,7 @@ void ExpectSample(const SplitView& dataset, int64_t index, int image) {
 
 TEST_F(Mnist, HoldsOutTheLastShare) {
   options_["holdout"] = "0.3";
-  const testing::OpenedDataset pair = Open();
+  const test::OpenedDataset pair = Open();
   const SplitView &train = *pair.train, &eval = *pair.eval;
   EXPECT_EQ(train.size(), 7);
   EXPECT_EQ(eval.size(), 3);
@@ -57,7 +57,7 @@ TEST_F(Mnist, HoldsOutTheLastShare) {
 TEST_F(Mnist, TakesHeldOutImagesFromTheirOwnFiles) {
   options_["eval_images"] = folder_.Write("eval_images", IdxImages(4));
   options_["eval_labels"] = folder_.Write("eval_labels", IdxLabels(4));
-  const testing::OpenedDataset pair = Open();
+  const test::OpenedDataset pair = Open();
   EXPECT_EQ(pair.train->size(), 10);
   EXPECT_EQ(pair.eval->size(), 4);
   ExpectSample(*pair.eval, 3, 3);
@@ -127,7 +127,7 @@ TEST_F(Mnist, RowsOfNumbersAndImagesOfSeveralChannels) {
   std::string bytes = IdxHeader({1, 3});
   bytes[2] = 0x09;
   options_["images"] = folder_.Write("table", bytes + "\x01\xff\x05");
-  testing::OpenedDataset opened = Open();
+  test::OpenedDataset opened = Open();
   EXPECT_TRUE(opened.train->input().shape == Shape{3});
   EXPECT_EQ(opened.train->input().content, TensorContent::kNumbers);
   std::vector<float> got(3);

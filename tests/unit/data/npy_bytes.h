@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace engine::testing {
+namespace engine::test {
 
 template <typename T>
 std::string NpyBytes(const std::string& type, const std::string& shape,
@@ -70,4 +70,4 @@ inline std::string ZipBytes(const std::vector<ZipContent>& members) {
   return bytes;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

@@ -16,9 +16,9 @@ namespace {
 
 using data_kit::NumberArray;
 using data_kit::OpenNpy;
-using testing::NpyBytes;
-using testing::TempFolder;
-using testing::ZipBytes;
+using test::NpyBytes;
+using test::TempFolder;
+using test::ZipBytes;
 
 std::vector<double> Row(const NumberArray& array, int64_t row) {
   std::vector<double> values(static_cast<size_t>(array.row_count()));
@@ -51,7 +51,7 @@ TEST(Npy, ArraysInZipFilesAreFoundByName) {
   const std::string x = NpyBytes<float>("<f4", "(2, 2)", {1, 2, 3, 4});
   const std::string y = NpyBytes<int64_t>("<i8", "(2,)", {7, 8});
   // Between the header of gzip and its trailer, which begins with the checksum, is raw deflate.
-  const std::string gzip = testing::Gzip(y), packed = gzip.substr(10, gzip.size() - 18);
+  const std::string gzip = test::Gzip(y), packed = gzip.substr(10, gzip.size() - 18);
   const std::string checksum = gzip.substr(gzip.size() - 8, 4);
   const std::string path = folder.Write(
       "d.npz", ZipBytes({{"x.npy", x, 0, x.size()}, {"y.npy", packed, 8, y.size(), checksum}}));
@@ -60,7 +60,7 @@ TEST(Npy, ArraysInZipFilesAreFoundByName) {
   EXPECT_THAT(OpenNpy(path + ":z", "x"),
               FailsWith(StatusCode::kBadData, HasSubstr("d.npz:z: there is no such array; there "
                                                         "are x, y")));
-  std::string whole = testing::ReadWhole(path);
+  std::string whole = test::ReadWhole(path);
   std::string damaged = whole;
   damaged[damaged.rfind("PK\1\2") + 16] ^= 1;
   EXPECT_THAT(OpenNpy(folder.Write("bad.npz", damaged), "y"),

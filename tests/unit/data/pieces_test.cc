@@ -15,7 +15,7 @@
 namespace engine {
 namespace {
 
-class Pieces : public testing::DatasetTest {
+class Pieces : public test::DatasetTest {
  protected:
   Pieces() : DatasetTest("text") {
     std::mt19937 random(5);
@@ -42,7 +42,7 @@ class Pieces : public testing::DatasetTest {
 TEST_F(Pieces, AreThoseOfTheLibrary) {
   sentencepiece::SentencePieceProcessor model;
   ASSERT_TRUE(model.Load(options_["sentencepiece"]).ok());
-  const testing::OpenedDataset opened = Open();
+  const test::OpenedDataset opened = Open();
   EXPECT_EQ(opened.train->input().classes, model.GetPieceSize());
   EXPECT_EQ(opened.train->input().content, TensorContent::kNumbers);
   // The held-out end is split as a text of its own.
@@ -53,7 +53,7 @@ TEST_F(Pieces, AreThoseOfTheLibrary) {
   constexpr int64_t kContext = 8;
   EXPECT_EQ(opened.eval->size(), (static_cast<int64_t>(expected.size()) - 1) / kContext);
   for (int64_t i = 0; i < opened.eval->size(); ++i) {
-    const std::vector<int32_t> sample = testing::TokensOf(*opened.eval, 0, i);
+    const std::vector<int32_t> sample = test::TokensOf(*opened.eval, 0, i);
     ASSERT_TRUE(std::equal(sample.begin(), sample.end(), expected.begin() + i * kContext)) << i;
   }
   EXPECT_LT(opened.train->size() * kContext, static_cast<int64_t>(cut) / 2) << "pieces, not bytes";

@@ -11,8 +11,8 @@
 namespace engine {
 namespace {
 
-using testing::OpenedDataset;
-using testing::SplitView;
+using test::OpenedDataset;
+using test::SplitView;
 
 struct Samples {
   std::vector<std::vector<float>> inputs;
@@ -30,13 +30,12 @@ Samples All(const SplitView& dataset) {
   return samples;
 }
 
-OpenedDataset Open(const testing::DatasetOptions& options, uint64_t seed = 1) {
-  return ValueOf(testing::OpenDataset("synthetic", options, seed));
+OpenedDataset Open(const test::DatasetOptions& options, uint64_t seed = 1) {
+  return ValueOf(test::OpenDataset("synthetic", options, seed));
 }
 
 TEST(Synthetic, IsAFunctionOfTheSeed) {
-  const testing::DatasetOptions options{
-      {"samples", "50"}, {"eval_samples", "20"}, {"shape", "2,5"}};
+  const test::DatasetOptions options{{"samples", "50"}, {"eval_samples", "20"}, {"shape", "2,5"}};
   const OpenedDataset pair = Open(options);
   EXPECT_EQ(pair.train->size(), 50);
   EXPECT_EQ(pair.eval->size(), 20);
@@ -108,7 +107,7 @@ TEST(Synthetic, TheRuleCanBeLearned) {
 
 TEST(Synthetic, ShapesThatMakeNoSense) {
   for (const char* shape : {"1,1,1,1,1,1", "1073741824,1073741824"}) {
-    EXPECT_THAT(testing::OpenDataset("synthetic", {{"shape", shape}}),
+    EXPECT_THAT(test::OpenDataset("synthetic", {{"shape", shape}}),
                 FailsWith(StatusCode::kConfig, ::testing::HasSubstr("data.synthetic.shape")));
   }
 }

@@ -12,8 +12,8 @@
 namespace engine {
 namespace {
 
-using testing::NpyBytes;
-using testing::OpenedDataset;
+using test::NpyBytes;
+using test::OpenedDataset;
 
 constexpr char kHouses[] =
     "area,rooms,\"city, town\",price\r\n"
@@ -22,7 +22,7 @@ constexpr char kHouses[] =
     "70,3,\"Ber\"\"gen\",150.5\r\n"
     "90,,Oslo,200";
 
-class Table : public testing::DatasetTest {
+class Table : public test::DatasetTest {
  protected:
   Table() : DatasetTest("table") { options_["holdout"] = "0"; }
 

@@ -13,31 +13,31 @@
 namespace engine {
 namespace {
 
-using testing::OpenedDataset;
-using testing::SplitView;
-using testing::TempFolder;
+using test::OpenedDataset;
+using test::SplitView;
+using test::TempFolder;
 using text::IsText;
 using text::ReadTextFiles;
 
-class Text : public testing::DatasetTest {
+class Text : public test::DatasetTest {
  protected:
   Text() : DatasetTest("text") { options_["path"] = folder_.path(); }
 };
 
 std::string Sample(const SplitView& dataset, uint64_t epoch, int64_t index) {
-  const std::vector<int32_t> tokens = testing::TokensOf(dataset, epoch, index);
+  const std::vector<int32_t> tokens = test::TokensOf(dataset, epoch, index);
   return {tokens.begin(), tokens.end()};
 }
 
-std::string Counting(int begin, int end) {
+std::string Numbers(int begin, int end) {
   std::string bytes;
   for (int i = begin; i < end; ++i) bytes += static_cast<char>(i);
   return bytes;
 }
 
 TEST_F(Text, HoldsOutTheEndOfEveryFile) {
-  folder_.Write("a", Counting(1, 11));
-  folder_.Write("b", Counting(11, 31));
+  folder_.Write("a", Numbers(1, 11));
+  folder_.Write("b", Numbers(11, 31));
   options_["context"] = "2";
   options_["holdout"] = "0.2";
   const OpenedDataset pair = Open();
@@ -52,7 +52,7 @@ TEST_F(Text, HoldsOutTheEndOfEveryFile) {
   EXPECT_EQ(Sample(*pair.eval, 0, 0), "\x09\x0a\x1b");
   EXPECT_EQ(Sample(*pair.eval, 5, 1), "\x1b\x1c\x1d");
   // To train on: 1 .. 8, 11 .. 26.
-  const std::string train = Counting(1, 9) + Counting(11, 27);
+  const std::string train = Numbers(1, 9) + Numbers(11, 27);
   ASSERT_EQ(pair.train->size(), 11);
   for (uint64_t epoch = 0; epoch < 20; ++epoch) {
     const size_t offset = train.find(Sample(*pair.train, epoch, 0));
@@ -66,11 +66,11 @@ TEST_F(Text, HoldsOutTheEndOfEveryFile) {
 
 TEST_F(Text, TheCutDependsOnSeedAndEpoch) {
   options_ = {
-      {"path", folder_.Write("text", Counting(0, 250))}, {"context", "16"}, {"holdout", "0"}};
+      {"path", folder_.Write("text", Numbers(0, 250))}, {"context", "16"}, {"holdout", "0"}};
   const auto begins = [&](uint64_t seed) {  // where the first sample of each epoch begins
     const OpenedDataset pair = Open(seed);
     std::vector<int> of_epoch;
-    for (int i = 0; i < 100; ++i) of_epoch.push_back(testing::TokensOf(*pair.train, i, 0)[0]);
+    for (int i = 0; i < 100; ++i) of_epoch.push_back(test::TokensOf(*pair.train, i, 0)[0]);
     return of_epoch;
   };
   const std::vector<int> of_seed_1 = begins(1);
@@ -83,7 +83,7 @@ TEST_F(Text, TheCutDependsOnSeedAndEpoch) {
 
 TEST_F(Text, BytesAbove127AreTokensAbove127) {
   options_ = {{"path", folder_.Write("text", std::string(100, '\xff'))}, {"context", "4"}};
-  EXPECT_THAT(testing::TokensOf(*Open().train, 0, 0), ElementsAre(255, 255, 255, 255, 255));
+  EXPECT_THAT(test::TokensOf(*Open().train, 0, 0), ElementsAre(255, 255, 255, 255, 255));
 }
 
 TEST_F(Text, SaysHowMuchTextIsNeeded) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace engine::testing {
+namespace engine::test {
 
 inline std::string TokenHeader(int32_t count, int32_t magic = 20240520, int32_t version = 1) {
   std::string bytes;
@@ -32,4 +32,4 @@ inline std::vector<int> Counting(int first, int count) {
   return tokens;
 }
 
-}  // namespace engine::testing
+}  // namespace engine::test

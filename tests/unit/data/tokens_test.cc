@@ -13,14 +13,14 @@
 namespace engine {
 namespace {
 
-using testing::Counting;
-using testing::OpenedDataset;
-using testing::TokenBytes;
-using testing::TokenHeader;
-using testing::TokensOf;
+using test::Counting;
+using test::OpenedDataset;
+using test::TokenBytes;
+using test::TokenHeader;
+using test::TokensOf;
 using tokens::OpenTokens;
 
-class Tokens : public testing::DatasetTest {
+class Tokens : public test::DatasetTest {
  protected:
   Tokens() : DatasetTest("tokens") { options_["context"] = "4"; }
 

@@ -179,7 +179,7 @@ class ErrorFeedbackTest : public ::testing::Test {
     }
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   std::string from_, to_;
 };
 

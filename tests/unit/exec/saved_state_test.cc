@@ -90,7 +90,7 @@ class SavedStateTest : public ::testing::Test {
     return checkpoint::LoadCheckpoint(opened, executor, rank);
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const std::string path_ = folder_ / "model";
   std::vector<std::string> warnings_;
 };

@@ -16,7 +16,7 @@
 namespace engine::test {
 namespace {
 
-using testing::ReadWhole;
+using test::ReadWhole;
 using train::CheckpointKind;
 
 class SharedCheckpointTest : public ::testing::Test {
@@ -45,7 +45,7 @@ class SharedCheckpointTest : public ::testing::Test {
                                              std::filesystem::directory_iterator()));
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const std::string alone_ = folder_ / "alone", together_ = folder_ / "together";
 };
 

@@ -76,7 +76,7 @@ class JoinTest : public ::testing::Test {
 };
 
 ServerKey MakeKey() {
-  const engine::testing::TempFolder folder;
+  const engine::test::TempFolder folder;
   return ValueOf(ServerKey::LoadOrCreate(folder / "key"));
 }
 

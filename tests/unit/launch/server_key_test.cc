@@ -23,7 +23,7 @@ class ServerKeyTest : public ::testing::Test {
   }
   std::string path() { return folder_ / "key"; }
 
-  engine::testing::TempFolder folder_;
+  engine::test::TempFolder folder_;
 };
 
 TEST_F(ServerKeyTest, IsMadeOnceForItsOwnerOnly) {

@@ -55,7 +55,7 @@ TEST(Servers, AreMissedByName) {
 
 // Whoever listens in the place of the run gets no server that was given a key.
 TEST(Servers, AStoreThatDoesNotKnowTheKeyIsRefused) {
-  engine::testing::TempFolder folder;
+  engine::test::TempFolder folder;
   const auto key = ValueOf(ServerKey::LoadOrCreate(folder / "key"));
   SocketRun run(SocketRun::SettingsOf({1, 1, true}, kLongMs));
   SocketRank rank(run.Connect(), 0, 1);

@@ -20,8 +20,8 @@
 namespace engine::test {
 namespace {
 
-constexpr int64_t kSamples = 4, kWidth = 3;
-constexpr SampleTensor kInput{.name = "x", .shape = {kWidth}};
+constexpr int64_t kScored = 4, kFeatures = 3;
+constexpr SampleTensor kInput{.name = "x", .shape = {kFeatures}};
 constexpr SampleTensor kClass{.name = "class", .shape = {}, .dtype = DType::kInt32, .classes = 3};
 constexpr SampleTensor kBit{.name = "bit", .shape = {}, .dtype = DType::kInt32, .classes = 2};
 constexpr SampleTensor kNumbers{.name = "numbers", .shape = {2}};
@@ -68,7 +68,7 @@ class Losses : public ::testing::Test {
         {.name = "class_weights", .type = OptionType::kString, .string = class_weights_}};
     const Heads model{Options(values)};
     return model::BuildModel(
-        model, {.inputs = {&kInput, 1}, .targets = targets, .max_samples = kSamples}, rank_->ops());
+        model, {.inputs = {&kInput, 1}, .targets = targets, .max_samples = kScored}, rank_->ops());
   }
 
   // Of `targets`, whose data is `data`: first the statistics of a step, then the parameters after it.
@@ -82,7 +82,7 @@ class Losses : public ::testing::Test {
     const auto statistics = StepAndFlush(*executor, {.input = x_.data(),
                                                      .target = data[0],
                                                      .others = others,
-                                                     .samples = kSamples,
+                                                     .samples = kScored,
                                                      .learning_rate = 0.5f});
     return {ValueOf(statistics),
             {memory.parameters(), memory.parameters() + memory.layout().trainable_count}};
@@ -91,9 +91,9 @@ class Losses : public ::testing::Test {
   std::unique_ptr<SingleRank> rank_;
   std::string loss_ = "softmax_cross_entropy", class_weights_;
   std::vector<LayerSpec> criteria_;
-  std::array<float, kSamples * kWidth> x_;
-  const std::array<int32_t, kSamples> class_{0, 2, 1, 2};
-  const std::array<float, kSamples * 2> numbers_{1, -1, 0.5, 2, 0, 0, -3, 1};
+  std::array<float, kScored * kFeatures> x_;
+  const std::array<int32_t, kScored> class_{0, 2, 1, 2};
+  const std::array<float, kScored * 2> numbers_{1, -1, 0.5, 2, 0, 0, -3, 1};
 };
 
 TEST_F(Losses, AModelGivesWhatItsLossTakes) {
@@ -152,22 +152,22 @@ TEST_F(Losses, SeveralAddUpAsMeans) {
   exec::ModelMemory& memory = executor->memory();
   ASSERT_THAT(memory.InitializeParameters(), IsOk());
   const std::array<const void*, 1> others = {numbers_.data()};
-  ASSERT_THAT(memory.SetBatch(x_.data(), class_.data(), kSamples, others), IsOk());
+  ASSERT_THAT(memory.SetBatch(x_.data(), class_.data(), kScored, others), IsOk());
   ASSERT_THAT(memory.RunForward(), IsOk());
   const std::vector<float> predicted = OutputOf(memory, "head1");
   double squares = 0;
   for (size_t i = 0; i < predicted.size(); ++i) squares += std::pow(predicted[i] - numbers_[i], 2);
   const exec::StepStatistics all = StatisticsIn(memory);
-  EXPECT_EQ(all.count, kSamples);
+  EXPECT_EQ(all.count, kScored);
   EXPECT_NEAR(all.loss_sum / all.count, first + 0.25 * squares / numbers_.size(), 1e-5);
 }
 
 // Gradients are divided by the sum of weights, which may be less than one.
 TEST_F(Losses, SampleWeightsAreRelative) {
-  const std::array<float, kSamples> large = {1, 2, 0, 5};
-  std::array<float, kSamples> small = large, none = {};
+  const std::array<float, kScored> large = {1, 2, 0, 5};
+  std::array<float, kScored> small = large, none = {};
   for (float& weight : small) weight /= 1024;
-  const auto with = [this](const std::array<float, kSamples>& weights) {
+  const auto with = [this](const std::array<float, kScored>& weights) {
     return Step({kClass, kWeight}, {class_.data(), weights.data()});
   };
   const auto [statistics, expected] = with(large);

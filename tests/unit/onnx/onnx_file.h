@@ -100,7 +100,7 @@ class OnnxFile {
   std::string Bytes() const { return model_.SerializeAsString(); }
   // The file's path; the folder lives as long as this.
   std::string Write() const { return folder_.Write("model.onnx", Bytes()); }
-  const engine::testing::TempFolder& folder() const { return folder_; }
+  const engine::test::TempFolder& folder() const { return folder_; }
 
  private:
   ::onnx::AttributeProto* Attribute(const std::string& name,
@@ -113,7 +113,7 @@ class OnnxFile {
 
   ::onnx::ModelProto model_;
   ::onnx::NodeProto* node_ = nullptr;
-  engine::testing::TempFolder folder_;
+  engine::test::TempFolder folder_;
 };
 
 }  // namespace engine::test

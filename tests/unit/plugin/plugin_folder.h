@@ -49,7 +49,7 @@ class PluginFolder {
   // Changes the descriptor in a file: change(header, whole descriptor).
   template <typename Change>
   static void Patch(const std::string& file, Change change) {
-    std::string bytes = testing::ReadWhole(file);
+    std::string bytes = test::ReadWhole(file);
     PluginHeader header;
     size_t at = bytes.find(Bytes(kPluginMagic));
     for (; at != std::string::npos; at = bytes.find(Bytes(kPluginMagic), at + 1)) {
@@ -73,7 +73,7 @@ class PluginFolder {
     return {reinterpret_cast<const char*>(&number), sizeof number};
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 }  // namespace engine::plugin

@@ -81,7 +81,7 @@ TEST_F(ReadPluginFileTest, RefusesWhatIsNoLibrary) {
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
   EXPECT_EQ(Refusal(file), "this is not a regular file") << "and must not block";
   const std::string executable = folder_.File("program");
-  PluginFolder::WriteFile(executable, testing::ReadWhole("/bin/sh"));
+  PluginFolder::WriteFile(executable, test::ReadWhole("/bin/sh"));
   // A position-independent executable is a shared library to ELF, one without a descriptor.
   EXPECT_THAT(Refusal(executable), HasSubstr("is it an engine plugin?"));
 }
@@ -100,7 +100,7 @@ TEST_F(ReadPluginFileTest, RefusesWhatEverybodyMayReplace) {
 
 TEST_F(ReadPluginFileTest, RefusesAnotherProcessor) {
   const std::string file = folder_.Add("test_hook");
-  const std::string good = testing::ReadWhole(file);
+  const std::string good = test::ReadWhole(file);
   std::string bytes = good;
   bytes[18] = 8;  // e_machine: MIPS
   bytes[19] = 0;
@@ -132,7 +132,7 @@ TEST_F(ReadPluginFileTest, RefusesEveryTruncation) {
 // sanitizer build proves) and ends.
 TEST_F(ReadPluginFileTest, SurvivesDamagedBytes) {
   const std::string file = folder_.Add("test_ops");
-  const std::string bytes = testing::ReadWhole(file);
+  const std::string bytes = test::ReadWhole(file);
   std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
   const auto write_at = [&out](size_t position, char byte) {
     out.seekp(static_cast<std::streamoff>(position)).put(byte).flush();
@@ -153,7 +153,7 @@ TEST_F(ReadPluginFileTest, RefusesLibrariesWithoutOurDescriptor) {
   EXPECT_EQ(Refusal(folder_.Add("no_symbol")),
             "exports no engine_plugin_v0; is it an engine plugin?");
   const std::string file = folder_.Add("test_hook");
-  std::string bytes = testing::ReadWhole(file);
+  std::string bytes = test::ReadWhole(file);
   for (size_t at = 0; (at = bytes.find("engine_plugin_v0", at)) != std::string::npos; ++at) {
     bytes[at + 15] = '2';
   }
@@ -279,7 +279,7 @@ TEST_F(ReadPluginFileTest, ACheckTellsAllThatIsWrong) {
                 ": plugin 'unresolved' cannot be loaded: " + folder_.File("unresolved") +
                 ": undefined symbol: engine_fixture_defined_nowhere\n");
   // The names of the libraries that it needs stand in the file as text.
-  std::string bytes = testing::ReadWhole(file);
+  std::string bytes = test::ReadWhole(file);
   for (size_t at; (at = bytes.find("libstdc++.so.6")) != bytes.npos;)
     bytes.replace(at, 7, "libgone");
   PluginFolder::WriteFile(file, bytes);

@@ -30,7 +30,7 @@ class RunLogTest : public ::testing::Test {
     return ReadRunLog(path_);
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
   const std::string path_ = (folder_.path() / "run.jsonl").native();
 };
 

@@ -4,7 +4,7 @@
 #include "tests/support/matchers.h"
 #include "tests/system/cli/cli_test.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using SimulateCommandTest = CliTest;
@@ -52,4 +52,4 @@ TEST_F(SimulateCommandTest, RefusesWhatItCannotUse) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test

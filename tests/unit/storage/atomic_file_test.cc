@@ -17,7 +17,7 @@
 namespace engine::checkpoint {
 namespace {
 
-using testing::ReadWhole;
+using test::ReadWhole;
 
 Status WriteText(const std::string& path, std::string_view text) {
   ENGINE_ASSIGN_OR_RETURN(auto file, AtomicFile::Create(path));
@@ -31,7 +31,7 @@ class AtomicFileTest : public ::testing::Test {
     return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const std::string path_ = folder_ / "model";
 };
 
@@ -156,7 +156,7 @@ TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFile) {
 }
 
 TEST(SpillFile, HoldsSeveralWhereThereIsRoomAndLeavesNoFile) {
-  const testing::TempFolder folder;
+  const test::TempFolder folder;
   SpillFile spill(folder / "x.safetensors"), nowhere(folder / "none/x.safetensors");
   float* const first = ValueOf(spill.Allocate(1000));
   std::fill_n(first, 1000, 1.0f);
@@ -168,7 +168,7 @@ TEST(SpillFile, HoldsSeveralWhereThereIsRoomAndLeavesNoFile) {
 }
 
 TEST(FreeMemory, IsThatOfTheMachineAndOfTheControlGroupsAround) {
-  const testing::TempFolder root;
+  const test::TempFolder root;
   const auto free = [&] { return FreeMemory(root.path()); };
   EXPECT_EQ(free(), std::numeric_limits<int64_t>::max());
   root.Write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   8 kB\n");

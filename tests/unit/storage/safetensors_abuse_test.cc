@@ -14,8 +14,8 @@
 namespace engine::checkpoint {
 namespace {
 
-using testing::ReadWhole;
-using testing::TempFolder;
+using test::ReadWhole;
+using test::TempFolder;
 
 std::string FileOf(const std::string& header, const std::string& data = "") {
   const uint64_t length = header.size();

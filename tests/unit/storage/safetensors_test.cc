@@ -16,8 +16,8 @@
 namespace engine::checkpoint {
 namespace {
 
-using testing::ReadWhole;
-using testing::TempFolder;
+using test::ReadWhole;
+using test::TempFolder;
 
 TensorView View(std::vector<float>& values, const Shape& shape) {
   return {values.data(), shape, DType::kFloat32};

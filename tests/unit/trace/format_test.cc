@@ -16,7 +16,7 @@
 namespace engine::trace {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 std::string TextOf(const Trace& trace) {
   std::string text;
@@ -30,20 +30,20 @@ std::string TextOf(const Trace& trace) {
 }
 
 // Times of events in whole nanoseconds.
-int64_t Ns(const json& event, const char* key) {
+int64_t Ns(const Json& event, const char* key) {
   return std::llround(event[key].get<double>() * 1000);
 }
 
-std::map<std::pair<int, int>, std::vector<json>> SlicesByRow(const json& root) {
-  std::map<std::pair<int, int>, std::vector<json>> rows;
-  for (const json& event : root["traceEvents"]) {
+std::map<std::pair<int, int>, std::vector<Json>> SlicesByRow(const Json& root) {
+  std::map<std::pair<int, int>, std::vector<Json>> rows;
+  for (const Json& event : root["traceEvents"]) {
     if (event["ph"] == "X") rows[{event["pid"], event["tid"]}].push_back(event);
   }
   return rows;
 }
 
 // On every row any two slices are disjoint, or one contains the other and stands before it.
-void ExpectRowsNest(const json& root) {
+void ExpectRowsNest(const Json& root) {
   for (const auto& [row, slices] : SlicesByRow(root)) {
     for (size_t i = 0; i < slices.size(); ++i) {
       for (size_t j = i + 1; j < slices.size(); ++j) {
@@ -57,8 +57,8 @@ void ExpectRowsNest(const json& root) {
   }
 }
 
-const json* Slice(const json& root, int rank, const std::string& name, uint64_t step) {
-  for (const json& event : root["traceEvents"]) {
+const Json* Slice(const Json& root, int rank, const std::string& name, uint64_t step) {
+  for (const Json& event : root["traceEvents"]) {
     if (event["ph"] == "X" && event["pid"] == rank + 1 && event["name"] == name &&
         event["args"]["step"] == step) {
       return &event;
@@ -71,13 +71,13 @@ class TraceFile : public ::testing::Test {
  protected:
   Result<Trace> Read(const std::string& text) { return ReadTrace(folder_.Write("trace", text)); }
 
-  const engine::testing::TempFolder folder_;
+  const engine::test::TempFolder folder_;
 };
 
 TEST(FormatTrace, GivesEachRankAProcessAndEachLaneRows) {
-  const json root = json::parse(TextOf(TwoRanks(3)));
+  const Json root = Json::parse(TextOf(TwoRanks(3)));
   std::map<int, std::vector<std::string>> names;
-  for (const json& event : root["traceEvents"]) {
+  for (const Json& event : root["traceEvents"]) {
     if (event["name"] == "process_name" || event["name"] == "thread_name") {
       names[event["pid"]].push_back(event["args"]["name"]);
     }
@@ -91,7 +91,7 @@ TEST(FormatTrace, GivesEachRankAProcessAndEachLaneRows) {
 }
 
 TEST(FormatTrace, SlicesOfARowNeverOverlapInPart) {
-  ExpectRowsNest(json::parse(TextOf(TwoRanks(4))));
+  ExpectRowsNest(Json::parse(TextOf(TwoRanks(4))));
   constexpr unsigned kSeed = 3;
   std::mt19937 random(kSeed);
   TimelineMaker maker(0, 1, TwoLayerTasks(100));
@@ -103,15 +103,15 @@ TEST(FormatTrace, SlicesOfARowNeverOverlapInPart) {
     maker.Compute(kForwardA, i, begin, end).Wait(kUpdateA, i, time() / 100, begin + 31);
     maker.Step(i, begin, end).Flush(i, begin, end + 5);
   }
-  ExpectRowsNest(json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}})));
+  ExpectRowsNest(Json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}})));
 }
 
 TEST(FormatTrace, ShowsQueueCommunicatorAndWire) {
   TimelineMaker maker(0, 2, TwoLayerTasks(4096));
   maker.Move(kTransferA, 1, 100, 130, 150, 200).Move(kTransferB, 2, 300, 310, 0, 400);
-  const json root = json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}}));
+  const Json root = Json::parse(TextOf({.metadata = {}, .ranks = {maker.timeline}}));
   const auto expect = [&](const char* name, uint64_t step, int64_t begin_us, int64_t end_us) {
-    const json* slice = Slice(root, 0, name, step);
+    const Json* slice = Slice(root, 0, name, step);
     ASSERT_NE(slice, nullptr) << name;
     EXPECT_EQ(Ns(*slice, "ts"), (begin_us - 100) * kUs) << name;  // times count from the first
     EXPECT_EQ(Ns(*slice, "dur"), (end_us - begin_us) * kUs) << name;
@@ -123,7 +123,7 @@ TEST(FormatTrace, ShowsQueueCommunicatorAndWire) {
   expect("queue: transfer b", 2, 300, 310);
   expect("transfer b", 2, 310, 400);
   EXPECT_EQ(Slice(root, 0, "wire", 2), nullptr);  // not known
-  const json& args = (*Slice(root, 0, "transfer a", 1))["args"];
+  const Json& args = (*Slice(root, 0, "transfer a", 1))["args"];
   EXPECT_EQ(args["bucket"], 1);
   EXPECT_EQ(args["bytes"], 4096);
   EXPECT_EQ(args["needed_by"], 0);
@@ -134,7 +134,7 @@ TEST(FormatTrace, ShowsQueueCommunicatorAndWire) {
 TEST(FormatTrace, PutsAllRanksOnTheClockOfRankZero) {
   Trace trace = TwoRanks(2);
   trace.ranks[1].clock_offset_ns = 5001;  // its clock is behind
-  const json root = json::parse(TextOf(trace));
+  const Json root = Json::parse(TextOf(trace));
   for (const char* name : {"forward b", "transfer a", "step 1"}) {
     EXPECT_EQ(Ns(*Slice(root, 1, name, 1), "ts") - Ns(*Slice(root, 0, name, 1), "ts"), 5001);
     EXPECT_EQ(Ns(*Slice(root, 1, name, 1), "dur"), Ns(*Slice(root, 0, name, 1), "dur"));
@@ -143,13 +143,13 @@ TEST(FormatTrace, PutsAllRanksOnTheClockOfRankZero) {
 }
 
 TEST(FormatTrace, DrawsArrowsOnlyWhereAWaitEnded) {
-  const json root = json::parse(TextOf(TwoRanks(2)));
+  const Json root = Json::parse(TextOf(TwoRanks(2)));
   const auto rows = SlicesByRow(root);
   // The name of the smallest slice there.
-  const auto at = [&](const json& end) {
+  const auto at = [&](const Json& end) {
     std::string name;
     int64_t shortest = INT64_MAX;
-    for (const json& slice : rows.at({end["pid"], end["tid"]})) {
+    for (const Json& slice : rows.at({end["pid"], end["tid"]})) {
       const int64_t after = Ns(end, "ts") - Ns(slice, "ts"), length = Ns(slice, "dur");
       if (after < 0 || after >= length || length > shortest) continue;
       shortest = length;
@@ -157,8 +157,8 @@ TEST(FormatTrace, DrawsArrowsOnlyWhereAWaitEnded) {
     }
     return name;
   };
-  std::map<uint64_t, std::vector<const json*>> flows;
-  for (const json& event : root["traceEvents"]) {
+  std::map<uint64_t, std::vector<const Json*>> flows;
+  for (const Json& event : root["traceEvents"]) {
     if (event["ph"] == "s" || event["ph"] == "f") flows[event["id"]].push_back(&event);
   }
   std::map<std::string, int> arrows;

@@ -22,7 +22,7 @@ launch::LaunchOutcome RunThreads(int world_size,
 
 class WriteRunTraceTest : public ::testing::Test {
  protected:
-  const engine::testing::TempFolder folder_;
+  const engine::test::TempFolder folder_;
   const std::string path_ = folder_ / "trace.json";
 };
 

@@ -87,7 +87,7 @@ class CheckpointTest : public ::testing::Test {
     };
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
   const std::string path_ = folder_ / "model.safetensors";
   const RankWithExecutor made_ = MakeRankWithExecutor(kConfig, kInputs);
   SingleRank* const rank_ = made_.rank.get();
@@ -248,7 +248,7 @@ TEST_F(CheckpointTest, OtherSafetensorsAreNoCheckpoint) {
 }
 
 TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
-  const std::string before = testing::ReadWhole(path_);
+  const std::string before = test::ReadWhole(path_);
   EXPECT_THAT(Write({.config = "x"}, folder_ / "none/model"), FailsWith(StatusCode::kStorage));
   const auto refuse = [&](float* number, float value, const std::string& why) {
     std::swap(*number, value);
@@ -262,7 +262,7 @@ TEST_F(CheckpointTest, AFailedWriteLeavesTheOldFile) {
   refuse(last.f32() + last.count() - 1, NAN,
          "'" + memory.graph().parameters.back().name + "' is not finite");
   refuse(executor_->updates().state(0, 1).f32(), -INFINITY, "is not finite after step 42");
-  EXPECT_EQ(testing::ReadWhole(path_), before);
+  EXPECT_EQ(test::ReadWhole(path_), before);
   EXPECT_THAT(Write({.step = 42, .config = kConfig}), IsOk());
 }
 

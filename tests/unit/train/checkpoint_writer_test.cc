@@ -22,15 +22,15 @@
 namespace engine::test {
 namespace {
 
+using test::ReadWhole;
 using ::testing::Pair;
-using testing::ReadWhole;
 using train::CheckpointKind;
 
-constexpr char kConfig[] =
+constexpr char kWriterConfig[] =
     "model { mlp { hidden: [1000, 3000] } } data { synthetic {} }\n"
     "train { steps: 1 global_batch: 2 }\n"
     "plugins: [\"null\", \"fifo_sched\", \"adamw\", \"cpu_ops\"]\n";
-constexpr ModelInputs kInputs{.input_shape = {3}, .target_shape = {}, .classes = 2};
+constexpr ModelInputs kWriterInputs{.input_shape = {3}, .target_shape = {}, .classes = 2};
 
 // Holds whoever tells that more is on the disk.
 class HoldingStore final : public MemoryStore {
@@ -65,7 +65,7 @@ class CheckpointWriterTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(executor_); }
   Status Save(const std::string& path, int64_t step, CheckpointKind kind) {
-    return writer_.Save(path, /*keep=*/1, *executor_, {.step = step, .config = kConfig}, kind,
+    return writer_.Save(path, /*keep=*/1, *executor_, {.step = step, .config = kWriterConfig}, kind,
                         /*together=*/false);
   }
   void FillParameters(float value) {
@@ -73,9 +73,9 @@ class CheckpointWriterTest : public ::testing::Test {
     std::fill_n(executor_->memory().parameters(), count, value);
   }
 
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const std::string path_ = folder_ / "model", whole_ = folder_ / "whole";
-  const RankWithExecutor made_ = MakeRankWithExecutor(kConfig, kInputs);
+  const RankWithExecutor made_ = MakeRankWithExecutor(kWriterConfig, kWriterInputs);
   exec::Executor* const executor_ = made_.executor.get();
   base::AbortSignal abort_;
   HoldingStore store_{std::make_shared<MemoryTable>(), abort_};
@@ -141,7 +141,7 @@ TEST_F(CheckpointWriterTest, WhatFailsIsToldAtTheNextStepOrCheckpoint) {
 TEST_F(CheckpointWriterTest, ARunThatEndsHasWhatWasBeingWritten) {
   {
     run::CheckpointWriter writer(rank_, announced_);
-    ASSERT_THAT(writer.Save(path_, 1, *executor_, {.step = 7, .config = kConfig},
+    ASSERT_THAT(writer.Save(path_, 1, *executor_, {.step = 7, .config = kWriterConfig},
                             CheckpointKind::kPeriodic, /*together=*/false),
                 IsOk());
     abort_.Raise(Status::Error(StatusCode::kPeerLost, "rank 1 is lost"));

@@ -81,7 +81,7 @@ std::vector<std::pair<std::string, float>> Scalars(const std::string& event) {
 }
 
 TEST(EventFile, HoldsTheScalarsOfEachStep) {
-  const testing::TempFolder folder;
+  const test::TempFolder folder;
   EventFile events(folder.path());
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "before the first step";
   ASSERT_THAT(events.Write(train::StepReport{.step = 7,
@@ -100,7 +100,7 @@ TEST(EventFile, HoldsTheScalarsOfEachStep) {
   ASSERT_EQ(names.size(), 1u);
   EXPECT_TRUE(names[0].starts_with("events.out.tfevents."));
   // All of it is there while the file is still open, as after a crash.
-  const auto records = Records(testing::ReadWhole(folder / names[0]));
+  const auto records = Records(test::ReadWhole(folder / names[0]));
   ASSERT_EQ(records.size(), 4u);
   EXPECT_EQ(Fields(records[0]).find(3)->second, "brain.Event:2");
   EXPECT_EQ(Fields(records[1]).find(2)->second, "\x07");

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 std::vector<Json> Lines(const std::string& path) {
   std::vector<Json> lines;
-  std::istringstream text(testing::ReadWhole(path));
+  std::istringstream text(test::ReadWhole(path));
   for (std::string line; std::getline(text, line);) {
     lines.push_back(Json::parse(line));
     if (lines.back()["event"] != "step") continue;
@@ -30,7 +30,7 @@ std::vector<Json> Lines(const std::string& path) {
 
 class MetricsFileTest : public ::testing::Test {
  protected:
-  const testing::TempFolder folder_;
+  const test::TempFolder folder_;
   const std::string path_ = folder_ / "run.jsonl";
 };
 
@@ -79,11 +79,11 @@ TEST_F(MetricsFileTest, TheFirstLineReplacesAnEarlierRunOrIsAppendedToIt) {
   for (const auto keep : {MetricsFile::Earlier::kReplace, MetricsFile::Earlier::kKeep}) {
     folder_.Write("run.jsonl", earlier);
     MetricsFile file(path_, keep);
-    EXPECT_EQ(testing::ReadWhole(path_), earlier);
+    EXPECT_EQ(test::ReadWhole(path_), earlier);
     ASSERT_THAT(file.WriteCheckpoint(1, "a"), IsOk());
     ASSERT_THAT(file.WriteCheckpoint(2, "b"), IsOk());
     EXPECT_EQ(Lines(path_).size(), keep == MetricsFile::Earlier::kKeep ? 3u : 2u);
-    EXPECT_EQ(testing::ReadWhole(path_).starts_with(earlier), keep == MetricsFile::Earlier::kKeep);
+    EXPECT_EQ(test::ReadWhole(path_).starts_with(earlier), keep == MetricsFile::Earlier::kKeep);
   }
 }
 

@@ -23,7 +23,7 @@ class Retention : public ::testing::Test {
   void Write(int64_t step, int64_t keep) {
     Replace(std::to_string(step));
     ASSERT_THAT(checkpoint::KeepNewest(path_, step, keep), IsOk());
-    EXPECT_EQ(testing::ReadWhole(path_), std::to_string(step));
+    EXPECT_EQ(test::ReadWhole(path_), std::to_string(step));
   }
 
   std::vector<std::string> Names() const {
@@ -34,7 +34,7 @@ class Retention : public ::testing::Test {
     return names;
   }
 
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
   const std::string path_ = folder_ / "m.safetensors";
 };
 
@@ -55,8 +55,8 @@ TEST_F(Retention, KeepsTheNewest) {
   Write(1000000, 3);
   EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.000009.safetensors",
                                             "m.000010.safetensors", "m.1000000.safetensors"));
-  EXPECT_EQ(testing::ReadWhole(folder_ / "m.000009.safetensors"), "9");
-  EXPECT_EQ(testing::ReadWhole(folder_ / "m.1000000.safetensors"), "1000000");
+  EXPECT_EQ(test::ReadWhole(folder_ / "m.000009.safetensors"), "9");
+  EXPECT_EQ(test::ReadWhole(folder_ / "m.1000000.safetensors"), "1000000");
   // Fewer from now on.
   Write(1000001, 2);
   EXPECT_THAT(Names(), UnorderedElementsAre("m.safetensors", "m.1000000.safetensors",
@@ -103,7 +103,7 @@ TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
   Write(20, 2);
   Replace("another 20");
   ASSERT_THAT(checkpoint::KeepNewest(path_, 20, 2), IsOk());
-  EXPECT_EQ(testing::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
+  EXPECT_EQ(test::ReadWhole(folder_ / "m.000020.safetensors"), "another 20");
   EXPECT_EQ(Names().size(), 2u);
 }
 

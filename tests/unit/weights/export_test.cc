@@ -24,22 +24,22 @@
 namespace engine::test {
 namespace {
 
+using test::ReadWhole;
+using test::TempFolder;
 using ::testing::Contains;
 using ::testing::IsSupersetOf;
-using testing::ReadWhole;
-using testing::TempFolder;
 
-constexpr ModelInputs kImages{.input_shape = {1, 4, 6},
-                              .target_shape = {},
-                              .classes = 2,
-                              .max_samples = 3,
-                              .with_loss = false};
-constexpr ModelInputs kTokens{.input_shape = {8},
-                              .input_dtype = DType::kInt32,
-                              .target_shape = {8},
-                              .classes = 17,
-                              .max_samples = 1,
-                              .with_loss = false};
+constexpr ModelInputs kExportedImages{.input_shape = {1, 4, 6},
+                                      .target_shape = {},
+                                      .classes = 2,
+                                      .max_samples = 3,
+                                      .with_loss = false};
+constexpr ModelInputs kExportedTokens{.input_shape = {8},
+                                      .input_dtype = DType::kInt32,
+                                      .target_shape = {8},
+                                      .classes = 17,
+                                      .max_samples = 1,
+                                      .with_loss = false};
 
 class ExportTest : public ::testing::Test {
  protected:
@@ -107,7 +107,7 @@ void ExpectInOrder(const onnx::GraphProto& graph) {
 constexpr char kCnn[] = "cnn { channels: [2, 3] }";
 
 TEST_F(ExportTest, AnImageNetKeepsItsChannelsFirst) {
-  Build(kCnn, kImages);
+  Build(kCnn, kExportedImages);
   const onnx::GraphProto graph = Onnx();
   ExpectInOrder(graph);
   EXPECT_THAT(TypesOf(graph),
@@ -123,7 +123,7 @@ TEST_F(ExportTest, AnImageNetKeepsItsChannelsFirst) {
 }
 
 TEST_F(ExportTest, BatchNormIsFoldedWhereAsked) {
-  Build(kCnn, kImages);
+  Build(kCnn, kExportedImages);
   const onnx::GraphProto graph = Onnx(/*fold=*/true);
   ExpectInOrder(graph);
   EXPECT_THAT(TypesOf(graph), Not(Contains("BatchNormalization")));
@@ -132,7 +132,7 @@ TEST_F(ExportTest, BatchNormIsFoldedWhereAsked) {
 }
 
 TEST_F(ExportTest, ALanguageModelHasItsPartsWrittenOut) {
-  Build("gpt { layers: 1 width: 8 heads: 2 }", kTokens);
+  Build("gpt { layers: 1 width: 8 heads: 2 }", kExportedTokens);
   const onnx::GraphProto graph = Onnx();
   ExpectInOrder(graph);
   EXPECT_THAT(TypesOf(graph),
@@ -141,7 +141,7 @@ TEST_F(ExportTest, ALanguageModelHasItsPartsWrittenOut) {
 }
 
 TEST_F(ExportTest, AnOpThatOnnxDoesNotHaveIsANodeOfItsPlugin) {
-  Build(kCnn, kImages);
+  Build(kCnn, kExportedImages);
   graph_.nodes[1].op_name = "fancy_conv";
   const onnx::GraphProto graph = Onnx();
   ExpectInOrder(graph);
@@ -156,7 +156,7 @@ TEST_F(ExportTest, AnOpThatOnnxDoesNotHaveIsANodeOfItsPlugin) {
 
 // An op that is added to cpu_ops is written, or named here.
 TEST_F(ExportTest, EveryOpOfOursIsInTheTable) {
-  Build(kCnn, kImages);
+  Build(kCnn, kExportedImages);
   const std::set<std::string> not_for_inference = {
       "accumulate", "softmax_cross_entropy", "mean_squared_error", "mean_absolute_error",
       "huber",      "binary_cross_entropy"};
@@ -170,7 +170,7 @@ TEST_F(ExportTest, EveryOpOfOursIsInTheTable) {
 
 // What was written is what a run begins with again, layouts and all.
 TEST_F(ExportTest, WhatIsWrittenIsReadBack) {
-  Build(kCnn, kImages);
+  Build(kCnn, kExportedImages);
   const std::string path = folder_ / "weights.safetensors";
   ASSERT_THAT(weights::ExportSafetensors(path, Trained()), IsOk());
   (void)Onnx();

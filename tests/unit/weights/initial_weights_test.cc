@@ -18,7 +18,7 @@ namespace engine::test {
 namespace {
 
 using config::InitOptions;
-using testing::TempFolder;
+using test::TempFolder;
 
 constexpr ModelInputs kVectors{
     .input_shape = {3}, .target_shape = {}, .classes = 2, .max_samples = 1};
@@ -153,7 +153,7 @@ TEST_F(InitialWeightsTest, BringsPyTorchsLayoutsIntoOurs) {
 // As HuggingFace names them: of the bare model, and of the one with a head.
 TEST_F(InitialWeightsTest, TheShippedRulesAreThoseOfGpt2) {
   const auto shipped = ValueOf(config::Config::Load(
-      {.text = testing::ReadWhole(ENGINE_TEST_SOURCE_DIR "/configs/gpt2_finetune.pbtxt"),
+      {.text = test::ReadWhole(ENGINE_TEST_SOURCE_DIR "/configs/gpt2_finetune.pbtxt"),
        .origin = "gpt2_finetune.pbtxt",
        .default_plugins = {{.name = "null"}},
        .plugin_folders = {PluginFolder()}}));

@@ -16,7 +16,7 @@
 namespace engine::test {
 namespace {
 
-using testing::TempFolder;
+using test::TempFolder;
 using weights::ReadFloats;
 using weights::WeightFile;
 

@@ -126,7 +126,10 @@ LoadedOps LoadedOps::Load(const PluginUnderTest& plugin, const OptionValues::Ove
 }
 
 Result<MadeOp> LoadedOps::Make(const OpSample& sample) const {
-  const OptionValues values(plugin_->option_specs(), sample.op, sample.attributes);
+  return Make(sample, OptionValues(plugin_->option_specs(), sample.op, sample.attributes));
+}
+
+Result<MadeOp> LoadedOps::Make(const OpSample& sample, const OptionValues& values) const {
   Op* op = nullptr;
   ENGINE_RETURN_IF_ERROR(library_->CreateOp(sample.op, values.options(), &op));
   MadeOp made{.op = std::unique_ptr<Op>(op),

@@ -38,6 +38,8 @@ class LoadedOps {
   OpLibrary& library() const { return *library_; }
   // A new instance, its Infer called.
   Result<MadeOp> Make(const OpSample& sample) const;
+  // `values` are those of the sample.
+  Result<MadeOp> Make(const OpSample& sample, const OptionValues& values) const;
 
  private:
   const PluginUnderTest* plugin_ = nullptr;

@@ -35,17 +35,12 @@ std::vector<Shape> RelatedShapes(const Shape& first) {
   if (first.ndim > 1) {
     all.push_back(Without(first, first.ndim - 1));
     all.push_back(Without(first, 0));
-    all.push_back(first);
-    all.back()[-1] = 1;
-    all.push_back(first);
-    all.back()[-2] = last;
-    all.back()[-1] = 4;
+    all.emplace_back(first)[-1] = 1;
+    Shape& factor = all.emplace_back(first);
+    factor[-2] = last;
+    factor[-1] = 4;
   }
   return all;
-}
-
-bool IsHalf(DType dtype) {
-  return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
 std::vector<TensorSpec> RelatedSpecs(const TensorSpec& first, bool few_types) {
@@ -170,7 +165,8 @@ class Searcher {
     for (const uint32_t batched : {1u, 0u}) {
       for (const Shape& shape : FirstShapes()) {
         for (const DType dtype : kAllDTypes) {
-          if (batched == 0 && IsHalf(dtype)) continue;  // a value or a parameter: nobody knows
+          // A value or a parameter: nobody knows.
+          if (batched == 0 && (dtype == DType::kBFloat16 || dtype == DType::kFloat16)) continue;
           SearchFrom(values, {shape, dtype, batched}, inputs);
         }
       }

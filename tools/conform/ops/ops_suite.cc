@@ -49,14 +49,20 @@ Domain FindDomain(const LoadedOps& ops, const OpSample& sample) {
 
 Found Find(const std::string& op) {
   const LoadedOps ops = LoadUnderTest();
-  const TryInfer infer = [&](const OpSample& sample) { return ops.Make(sample).status(); };
+  const auto specs = UnderTest().plugin.option_specs();
+  // Kept from one sample to the next: a search changes inputs more often than attributes.
+  std::map<OptionValues::Overrides, OptionValues> values;
+  const TryInfer infer = [&](const OpSample& sample) {
+    const auto made = values.try_emplace(sample.attributes, specs, op, sample.attributes).first;
+    return ops.Make(sample, made->second).status();
+  };
   Found found;
   for (const std::string& text : UnderTest().inputs) {
     OpSample given = Must(OpSample::Parse(text));
     if (given.op == op) found.search.found.push_back(std::move(given));
   }
   if (found.search.found.empty()) {
-    found.search = FindSamples(op, UnderTest().plugin.option_specs(), infer);
+    found.search = FindSamples(op, specs, infer);
   }
   for (const OpSample& sample : found.search.found) {
     const MadeOp made = Must(ops.Make(sample));

@@ -18,8 +18,8 @@ namespace {
 
 constexpr char kHeader[] = "engine/optimizer.h";
 
-constexpr size_t kCount = 1003;  // prime to every vector width
-constexpr uint32_t kSteps = 5;
+constexpr size_t kElements = 1003;  // prime to every vector width
+constexpr uint32_t kUpdates = 5;
 
 class Optimizers : public testing::Test {
  protected:
@@ -28,12 +28,12 @@ class Optimizers : public testing::Test {
   const std::unique_ptr<Optimizer> optimizer_ = Make<Optimizer>();
 };
 
-// Where a tensor of kCount elements is cut: at odd offsets, so that vector bodies and scalar tails
+// Where a tensor of kElements elements is cut: at odd offsets, so that vector bodies and scalar tails
 // fall on other elements each time.
 std::vector<size_t> RandomCuts(std::mt19937& random) {
   std::vector<size_t> cuts = {0};
-  while (cuts.back() < kCount) {
-    cuts.push_back(std::min<size_t>(kCount, cuts.back() + 1 + random() % 70));
+  while (cuts.back() < kElements) {
+    cuts.push_back(std::min<size_t>(kElements, cuts.back() + 1 + random() % 70));
   }
   return cuts;
 }
@@ -88,10 +88,10 @@ TEST_F(Optimizers, GivesTheSameBitsHoweverATensorIsCut) {
   if (!takes_spans()) GTEST_SKIP() << "this optimizer does not offer to update spans";
   for (const uint32_t seed : Seeds(20)) {
     std::mt19937 random(seed);
-    OptimizerRig whole(*optimizer_, RandomFloats(kCount, seed));
+    OptimizerRig whole(*optimizer_, RandomFloats(kElements, seed));
     OptimizerRig cut = whole;
-    for (uint32_t step = 1; step <= kSteps; ++step) {
-      const std::vector<float> gradient = RandomFloats(kCount, 1000 * seed + step);
+    for (uint32_t step = 1; step <= kUpdates; ++step) {
+      const std::vector<float> gradient = RandomFloats(kElements, 1000 * seed + step);
       const UpdateFactors factors{.gradient_scale = 0.3f};
       Must(whole.Update(gradient, step, factors));
       const std::vector<size_t> cuts = RandomCuts(random);
@@ -109,10 +109,10 @@ TEST_F(Optimizers, UpdatesManySpansAsOneAfterTheOther) {
   if (spans == nullptr || !takes_spans()) GTEST_SKIP() << "it takes one span at a time";
   for (const uint32_t seed : Seeds(5)) {
     std::mt19937 random(seed);
-    OptimizerRig one(*optimizer_, RandomFloats(kCount, seed));
+    OptimizerRig one(*optimizer_, RandomFloats(kElements, seed));
     OptimizerRig many = one;
-    for (uint32_t step = 1; step <= kSteps; ++step) {
-      const std::vector<float> gradient = RandomFloats(kCount, 1000 * seed + step);
+    for (uint32_t step = 1; step <= kUpdates; ++step) {
+      const std::vector<float> gradient = RandomFloats(kElements, 1000 * seed + step);
       const std::vector<size_t> cuts = RandomCuts(random);
       std::vector<UpdateCall> calls;
       for (size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -130,9 +130,9 @@ TEST_F(Optimizers, RemembersOnlyInItsStates) {
       "What an update leaves is in value and states alone: a run that goes on from a checkpoint "
       "has another object.");
   for (const uint32_t seed : Seeds(5)) {
-    OptimizerRig rig(*optimizer_, RandomFloats(kCount, seed));
-    for (uint32_t step = 1; step <= kSteps; ++step) {
-      const std::vector<float> gradient = RandomFloats(kCount, 1000 * seed + step);
+    OptimizerRig rig(*optimizer_, RandomFloats(kElements, seed));
+    for (uint32_t step = 1; step <= kUpdates; ++step) {
+      const std::vector<float> gradient = RandomFloats(kElements, 1000 * seed + step);
       const auto fresh = Make<Optimizer>();
       OptimizerRig resumed(*fresh, rig);
       Must(rig.Update(gradient, step));
@@ -173,10 +173,10 @@ TEST_F(Optimizers, WritesNothingBesideValueAndStates) {
 // A power of two scales without rounding, so the bits must agree.
 TEST_F(Optimizers, MultipliesTheGradientByItsScale) {
   MUST("The gradient is gradient[i] * gradient_scale.");
-  OptimizerRig scaled(*optimizer_, RandomFloats(kCount, 1));
+  OptimizerRig scaled(*optimizer_, RandomFloats(kElements, 1));
   OptimizerRig plain = scaled;
-  for (uint32_t step = 1; step <= kSteps; ++step) {
-    std::vector<float> gradient = RandomFloats(kCount, 100 + step);
+  for (uint32_t step = 1; step <= kUpdates; ++step) {
+    std::vector<float> gradient = RandomFloats(kElements, 100 + step);
     Must(scaled.Update(gradient, step, {.gradient_scale = 0.125f}));
     for (float& g : gradient) g *= 0.125f;
     Must(plain.Update(gradient, step));
@@ -188,19 +188,19 @@ TEST_F(Optimizers, LeavesAParameterWithoutGradientAndDecayAlone) {
   SHOULD(
       "Where the gradient has always been 0, and weight_decay_scale is 0, no value "
       "should change.");
-  OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
-  const std::vector<float> zero(kCount, 0);
+  OptimizerRig rig(*optimizer_, RandomFloats(kElements, 1));
+  const std::vector<float> zero(kElements, 0);
   for (uint32_t step = 1; step <= 3; ++step) {
     Must(rig.Update(zero, step, {.weight_decay_scale = 0}));
   }
-  EXPECT_EQ(rig.value(), RandomFloats(kCount, 1));
+  EXPECT_EQ(rig.value(), RandomFloats(kElements, 1));
 }
 
 TEST_F(Optimizers, AcceptsAnEmptySpan) {
   MUST("Arrays may be null where count is 0.");
-  OptimizerRig rig(*optimizer_, RandomFloats(kCount, 1));
-  Must(rig.Update(RandomFloats(kCount, 2), 1, {}, 5, 5));
-  EXPECT_EQ(rig.value(), RandomFloats(kCount, 1));
+  OptimizerRig rig(*optimizer_, RandomFloats(kElements, 1));
+  Must(rig.Update(RandomFloats(kElements, 2), 1, {}, 5, 5));
+  EXPECT_EQ(rig.value(), RandomFloats(kElements, 1));
   Must(optimizer_->Update({.step = 1}));
 }
 

@@ -14,7 +14,7 @@ constexpr char kHeader[] = "engine/ext/parameter_server.h";
 
 using Clock = std::chrono::steady_clock;
 
-const Status kReason = Status::Error(StatusCode::kStorage, "the disk is full");
+const Status kDiskFull = Status::Error(StatusCode::kStorage, "the disk is full");
 
 Status PushStep(Members& members, int rank, const std::vector<TestBucket>& buckets, uint64_t step) {
   ENGINE_RETURN_IF_ERROR(members.Begin(rank, step));
@@ -102,7 +102,7 @@ TEST_P(ServedAsyncLoss, OthersGoOnWhenARankLeavesOrGivesUp) {
     Members members(GetParam(), 3);
     const auto buckets = members.Start(SmallBuckets());
     for (int rank = 0; rank < 3; ++rank) ASSERT_OK(StepOf(members, rank, buckets, 1));
-    if (gives_up) members.communicator(1).Abort(kReason);
+    if (gives_up) members.communicator(1).Abort(kDiskFull);
     if (!gives_up) members.Leave(1);
     for (uint64_t step = 2; step <= 8; ++step) {
       for (const int rank : {0, 2}) ASSERT_OK(StepOf(members, rank, buckets, step));
@@ -240,13 +240,13 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
   const auto start = Clock::now();
   Communicator& communicator = members.communicator(0);
   std::thread([&] {
-    communicator.Abort(kReason);
+    communicator.Abort(kDiskFull);
     communicator.Abort(Status::Error(StatusCode::kInternal, "a later reason"));
   }).join();
   const std::vector<float> gradient = buckets[0].Filled(1);
   for (Work* pull : pulls) {
     const Status status = pull->WaitHost(20000);
-    EXPECT_STREQ(status.message(), kReason.message());
+    EXPECT_STREQ(status.message(), kDiskFull.message());
     EXPECT_EQ(pull->state(), WorkState::kFailed);
     pull->Release();
   }
@@ -255,7 +255,7 @@ TEST_P(ServedAbort, EndsWhatIsPendingAndAllThatComesLaterWithTheFirstReason) {
        {members.Push(0, buckets[0], gradient), members.Pull(0, buckets[0], &values[0]),
         members.Load(0, buckets[0], -1, &values[0]), members.Store(buckets[0], -1, gradient),
         members.client(0).LastStep(kTimeoutMs, &last)}) {
-    EXPECT_STREQ(later.message(), kReason.message());
+    EXPECT_STREQ(later.message(), kDiskFull.message());
   }
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
@@ -266,9 +266,9 @@ TEST_P(ServedAbort, EndsALoadThatWaits) {
   const TestBucket bucket = PlainBucket(31, 10);
   members.RegisterAll({bucket});
   const auto start = Clock::now();
-  std::thread aborts([&] { members.communicator(1).Abort(kReason); });
+  std::thread aborts([&] { members.communicator(1).Abort(kDiskFull); });
   std::vector<float> got;
-  EXPECT_STREQ(members.Load(1, bucket, -1, &got).message(), kReason.message());
+  EXPECT_STREQ(members.Load(1, bucket, -1, &got).message(), kDiskFull.message());
   aborts.join();
   EXPECT_LT(Clock::now() - start, kPromptly);
 }
@@ -323,8 +323,8 @@ TEST_P(ServedMembers, AbortOfAServerEndsServeWithItsReasonAndTheRanksWithItsName
   for (int rank = 0; rank < 2; ++rank) ASSERT_OK(PushStep(members, rank, buckets, 1));
   const int last = GetParam().servers - 1;
   const auto start = Clock::now();
-  members.server(last).Abort(kReason);
-  EXPECT_STREQ(members.Served(last).message(), kReason.message());
+  members.server(last).Abort(kDiskFull);
+  EXPECT_STREQ(members.Served(last).message(), kDiskFull.message());
   EXPECT_LT(Clock::now() - start, kPromptly);
   const Status lost = PushStep(members, 0, buckets, 2);
   EXPECT_EQ(lost.code(), StatusCode::kPeerLost) << lost.message();

@@ -116,7 +116,7 @@ std::string ExecutorModel::Outcome() const {
   return "nothing that runs can end, among it '" + graph_.tasks[running_.front()].name + "'";
 }
 
-void ExecutorModel::Begin(const RunOptions& options, Trace* trace) {
+void ExecutorModel::Begin(const ExecutionOptions& options, Trace* trace) {
   options_ = options;
   loop_.emplace(graph_, scheduler_, "under test");
   timing_.seed(options.timing_seed);
@@ -160,7 +160,7 @@ bool ExecutorModel::Turn() {
   return true;
 }
 
-std::string ExecutorModel::Run(const RunOptions& options, Trace* trace) {
+std::string ExecutorModel::Run(const ExecutionOptions& options, Trace* trace) {
   Begin(options, trace);
   while (Turn()) {
     if (done_count_ == options.stop_after) return problem_.empty() ? GiveUp() : problem_;

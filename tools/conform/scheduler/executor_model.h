@@ -32,7 +32,7 @@ struct Trace {
   static std::vector<uint32_t> OfStep(const std::vector<Started>& lane, uint32_t step);
 };
 
-struct RunOptions {
+struct ExecutionOptions {
   uint32_t steps = 4;
   uint32_t timing_seed = 1;      // when tasks end, when lanes are asked, when batches come
   uint32_t flush_seed = 1;       // after which steps there is a flush: the same on all ranks
@@ -49,11 +49,11 @@ class ExecutorModel final : private exec::StepLoop::Calls {
 
   // Runs steps, the last of which ends with a flush, and returns what the scheduler did wrong, or
   // "". Every run is a new one for the executor but not for the scheduler.
-  std::string Run(const RunOptions& options, Trace* trace);
+  std::string Run(const ExecutionOptions& options, Trace* trace);
 
   // The same bit by bit, for ranks that run side by side. Begin is followed by turns until Outcome
   // is asked.
-  void Begin(const RunOptions& options, Trace* trace);
+  void Begin(const ExecutionOptions& options, Trace* trace);
   // Lets one thing happen. False: nothing can, as long as nothing happens elsewhere.
   bool Turn();
   std::string Outcome() const;
@@ -98,7 +98,7 @@ class ExecutorModel final : private exec::StepLoop::Calls {
   const exec::TaskGraph& graph_;
   // Of the run under way:
   std::optional<exec::StepLoop> loop_;
-  RunOptions options_;
+  ExecutionOptions options_;
   std::mt19937 timing_, flushes_;
   std::vector<uint32_t> started_, done_;  // by task: how often
   std::vector<uint32_t> running_;         // on both lanes

@@ -40,7 +40,7 @@ struct SchedulerRig {
   }
 
   // Runs steps, in which the scheduler may make no mistake.
-  Trace Run(const RunOptions& options) {
+  Trace Run(const ExecutionOptions& options) {
     Trace trace;
     MustBeFine(executor->Run(options, &trace));
     return trace;
