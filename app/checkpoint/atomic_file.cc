@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSyncBytes = 32 << 20;
-constexpr size_t kPageBytes = AtomicFile::kPageBytes;
 
 // Data that lie in their pages as in those of the file go from memory to the disk themselves: to copy them
 // to the page cache first, and it to the disk, takes an order more of processor time. Not every file system
