@@ -1,4 +1,5 @@
-// Transfers in memory of a device. MPI knows no streams, so the lane waits for what a transfer stands behind.
+// Transfers in memory of a device. MPI knows no streams, so the lane waits for the work that a
+// transfer stands behind.
 #pragma once
 
 #include <atomic>
