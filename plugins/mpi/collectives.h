@@ -27,6 +27,7 @@
 
 #include "arenas.h"
 #include "engine/communicator.h"
+#include "engine/device.h"
 #include "engine/host.h"
 #include "kit/describe.h"
 #include "kit/lanes.h"
@@ -36,12 +37,19 @@
 
 namespace engine::mpi {
 
+// Where transfers are copied on a device.
+struct OnDevice {
+  Device* device = nullptr;
+  std::unique_ptr<Stream> stream;
+};
+
 class Collectives final : public kit::Transport {
  public:
   // Takes over `comm`, whose ranks are those of `ranks`. Borrows the rest. `message_bytes`: of a
-  // chunk that go to one rank, at most. Collective.
+  // chunk that go to one rank, at most. `place`: buffers are memory of
+  // its device, or else null. Collective.
   Collectives(Library& library, MPI_Comm comm, const RankInfo& ranks, size_t message_bytes,
-              kit::Progress& progress);
+              kit::Progress& progress, const OnDevice* place);
   ~Collectives() override;
 
   Status Run(kit::PooledWork& work) noexcept override;
@@ -59,7 +67,8 @@ class Collectives final : public kit::Transport {
  private:
   // A chunk under way; all in bytes.
   struct Chunk {
-    std::vector<std::byte> copies, received;           // a slice for each rank
+    std::byte *copies = nullptr, *received = nullptr;  // a slice for each rank, where MPI has them
+    std::vector<std::byte> host;                       // both, or what a device has received
     std::vector<int> counts, starts, counts_received;  // of slices
     std::vector<int> starts_received;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -84,7 +93,7 @@ class Collectives final : public kit::Transport {
   Status Open(const Transfer& transfer, size_t sent) noexcept;
   int SendToEach(std::byte* messages, size_t bytes) noexcept;
   Status AwaitOpening(const Transfer& transfer) noexcept;
-  void TakeFromOpening(const Transfer& transfer) const noexcept;
+  void TakeFromOpening(const Transfer& transfer) noexcept;
   Status Start(const Transfer& transfer, size_t first, Chunk& chunk) noexcept;
   Status Exchange(const Transfer& transfer, Chunk& chunk) noexcept;
   Status Gather(Chunk& chunk, std::byte* slices, size_t step) noexcept;
@@ -92,6 +101,11 @@ class Collectives final : public kit::Transport {
   // The reduction of `own` and of what the others have sent, which lies `step` bytes apart.
   void Reduce(const Transfer& transfer, const std::byte* own, const std::byte* theirs, size_t step,
               std::byte* out, size_t size) const noexcept;
+
+  Status ReduceChunk(const Transfer& transfer, Chunk& chunk, const std::byte* own, std::byte* out,
+                     size_t size) noexcept;
+  void Copy(void* to, const void* from, size_t bytes) noexcept;
+  Status Sync() noexcept;
 
   Status Wait(std::span<MPI_Request> requests, bool all_came) noexcept;
   Status StatusOf(int error) const noexcept;
@@ -105,6 +119,8 @@ class Collectives final : public kit::Transport {
   const size_t opening_bytes_;  // of a rank, at most
   const bool has_core_;         // this rank
   kit::Progress& progress_;
+  const OnDevice* const place_;          // or null
+  Status copied_;                        // the first error of a copy
   size_t opened_ = 0;                    // of the running transfer: requests of the opening,
   size_t stride_ = 0;                    // bytes between its messages,
   bool reads_ = false, writes_ = false;  // and whether MPI uses its buffers, not copies

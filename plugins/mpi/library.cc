@@ -1,8 +1,26 @@
 #include "library.h"
 
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>  // Open MPI
+#endif
+
 #include "kit/thread.h"
 
 namespace engine::mpi {
+namespace {
+
+bool TakesCuda() noexcept {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1;
+#elif defined(MPIX_GPU_SUPPORT_CUDA)  // MPICH
+  int takes = 0;
+  return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &takes) == MPI_SUCCESS && takes != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 // The one static object of the plugin, as MPI is one of the process. A rank that fails ends without
 // its destructor (_exit), since MPI_Finalize waits for all processes.
@@ -26,6 +44,7 @@ Library::Library(bool one_thread) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    takes_cuda_ = TakesCuda();
     return provided;
   };
   level_ = Call(start);

@@ -30,6 +30,8 @@ class Library {
   // Of this process in MPI_COMM_WORLD.
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  // Whether it moves memory of CUDA devices.
+  bool takes_cuda() const noexcept { return takes_cuda_; }
   // A communicator of these ranks of MPI_COMM_WORLD, in this order. Collective over them, without a
   // deadline: they are known to be there. It returns errors.
   MPI_Comm MakeGroup(const std::vector<int>& ranks);
@@ -42,8 +44,9 @@ class Library {
   void Loop();
 
   int level_ = MPI_THREAD_SINGLE, rank_ = 0, size_ = 0;  // constant once MPI has started
-  int was_started_ = 0;                                  // by the program
-  std::mutex callers_;                                   // of CallThere
+  bool takes_cuda_ = false;
+  int was_started_ = 0;  // by the program
+  std::mutex callers_;   // of CallThere
   std::mutex mutex_;
   std::condition_variable changed_;
   Task task_ = nullptr;  // these four guarded by mutex_

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "collectives.h"
+#include "device_lane.h"
+#include "kit/accelerator.h"
 #include "kit/communicator.h"
 #include "kit/failure.h"
 #include "kit/lanes.h"
@@ -24,16 +26,18 @@ namespace {
 
 class MpiCommunicator final : public CommunicatorBase {
  public:
-  // `make` gives a unique_ptr<Collectives> for a Progress, or null in a world of one.
+  // `make` gives a unique_ptr<Collectives> for a Progress, or null in a world of one. `place`: with
+  // a device where buffers are its memory.
   template <typename Make>
-  MpiCommunicator(Host& host, const std::string& prefix, const Make& make)
+  MpiCommunicator(Host& host, const std::string& prefix, OnDevice place, const Make& make)
       : ranks_(host.rank_info()),
         progress_(host, prefix),
         failure_(host, prefix,
                  [this](const Status&, bool) {
+                   if (on_device_ != nullptr) on_device_->Stop();
                    if (collectives_ != nullptr) collectives_->Stop(!leaves_);
                  }),
-        lanes_("mpi", Lane(make(progress_)), {}, failure_, progress_) {}
+        lanes_("mpi", Lane(std::move(place), make), {}, failure_, progress_) {}
   // Says nothing to ranks that have not come so far: they have what they need of this one.
   ~MpiCommunicator() override {
     leaves_ = true;
@@ -42,28 +46,46 @@ class MpiCommunicator final : public CommunicatorBase {
 
   void* Query(std::string_view id) noexcept override {
     if (id == WireProgress::kId) return static_cast<WireProgress*>(&progress_);
-    const bool lends = id == SharedMemory::kId && collectives_ != nullptr;
+    const bool lends = id == SharedMemory::kId && collectives_ != nullptr && !on_device_;
     return lends ? &collectives_->memory() : nullptr;
   }
   CommunicatorTraits traits() const noexcept override {
-    return {.kinds = kit::kCollectives, .dtypes = kit::kAllDTypes, .max_in_flight = lanes_.count()};
+    return {.kinds = kit::kCollectives,
+            .dtypes = kit::kAllDTypes,
+            .max_in_flight = lanes_.count(),
+            .device_memory = on_device_ == nullptr ? 0u : 1u};
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(transfer, ranks_, "mpi", TransferKind::kBarrier));
-    return lanes_.Submit(transfer, out);
+    Transfer checked = transfer;
+    if (on_device_ != nullptr) checked.stream = nullptr;  // the check is made for host memory
+    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(checked, ranks_, "mpi", TransferKind::kBarrier));
+    if (on_device_ == nullptr) return lanes_.Submit(transfer, out);
+    ENGINE_RETURN_IF_ERROR(on_device_->Follow(transfer.stream));
+    Status status = lanes_.Submit(transfer, out);
+    if (!status.ok()) on_device_->Forget();
+    return status;
   }
   void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
 
  private:
-  kit::Transports Lane(std::unique_ptr<Collectives> collectives) {
+  template <typename Make>
+  kit::Transports Lane(OnDevice place, const Make& make) {
     kit::Transports lanes;
-    collectives_ = collectives.get();
-    if (collectives != nullptr) lanes.push_back(std::move(collectives));
+    if (place.device != nullptr) {
+      auto lane = std::make_unique<DeviceLane>(std::move(place), make, progress_);
+      on_device_ = lane.get();
+      collectives_ = lane->collectives();
+      lanes.push_back(std::move(lane));
+    } else if (auto collectives = make(progress_, nullptr)) {
+      collectives_ = collectives.get();
+      lanes.push_back(std::move(collectives));
+    }
     return lanes;
   }
 
   const RankInfo ranks_;
   kit::Progress progress_;
+  DeviceLane* on_device_ = nullptr;     // the lane, if memory is a device's
   Collectives* collectives_ = nullptr;  // of the lane, if there is one
   std::atomic<bool> leaves_{false};
   kit::Failure failure_;
@@ -116,10 +138,19 @@ Result<std::unique_ptr<MpiCommunicator>> Make(Host& host, const Options& options
     }
   }
   const auto message_bytes = static_cast<size_t>(options.Int("message_kb")) << 10;
+  OnDevice place;
+  if (kit::AcceleratorOf(host) && std::string_view(host.device()->type()) == "cuda" &&
+      (library == nullptr || library->takes_cuda())) {
+    place.device = host.device();
+    Stream* stream = nullptr;
+    ENGINE_RETURN_IF_ERROR(place.device->CreateStream(&stream));
+    place.stream.reset(stream);
+  }
   return std::make_unique<MpiCommunicator>(
-      host, rendezvous.prefix(), [&](kit::Progress& progress) -> std::unique_ptr<Collectives> {
+      host, rendezvous.prefix(), std::move(place),
+      [&](kit::Progress& progress, const OnDevice* on) -> std::unique_ptr<Collectives> {
         if (library == nullptr) return nullptr;
-        return std::make_unique<Collectives>(*library, group, ranks, message_bytes, progress);
+        return std::make_unique<Collectives>(*library, group, ranks, message_bytes, progress, on);
       });
 }
 

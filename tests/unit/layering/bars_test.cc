@@ -37,10 +37,10 @@ TEST(Sizes, StayBelowTheirBounds) {
                           {{"interfaces/engine"}, 2165},
                           {{"interfaces/engine/abi"}, 700},
                           {{"tools/conform"}, 8390},
-                          {kProduct, 83750},
-                          {{"tests"}, 43675},
+                          {kProduct, 83940},
+                          {{"tests"}, 43760},
                           {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 10730},
-                          {{"tests/emulated_cuda"}, 6750}};
+                          {{"tests/emulated_cuda"}, 6835}};
   for (const Bound& bound : bounds) {
     const size_t lines = LinesOfCode(FilesBelow(bound.folders));
     EXPECT_LE(lines, bound.lines) << testing::PrintToString(bound.folders);
