@@ -7,7 +7,7 @@
 #include "tests/emulated_cuda/engine_runs.h"
 #include "tests/support/training.h"
 
-namespace engine::testing {
+namespace engine::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST_F(MpiRun, AKilledRankIsNamed) {
 }
 
 }  // namespace
-}  // namespace engine::testing
+}  // namespace engine::test
