@@ -3,8 +3,8 @@
 set(folders interfaces core app tools bench plugins)
 list(TRANSFORM folders APPEND "/*.h")
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" ${folders})
-# The loops of shm's kernels are compiled with the flags of those that include them.
-list(FILTER headers EXCLUDE REGEX "^plugins/cuda_|shm/kernel_loops")
+# Not those that need CUDA or MPI; the loops of shm's kernels are compiled with the flags of those that include them.
+list(FILTER headers EXCLUDE REGEX "^plugins/(cuda_|mpi/)|shm/kernel_loops")
 set(sources "")
 foreach(header IN LISTS headers)
   cmake_path(REPLACE_EXTENSION header cc OUTPUT_VARIABLE own)
