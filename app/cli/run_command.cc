@@ -169,7 +169,7 @@ Status TrainRank(const config::Config& given, const RunFlags& flags, const launc
   };
   for (;;) {
     const Status status = train();
-    if (!recovery.Survives(status)) return status;
+    if (!plan.survives() || !recovery.Survives(status)) return status;
     from = recovery.After(status, trainer);
   }
 }

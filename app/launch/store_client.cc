@@ -311,6 +311,7 @@ bool StoreClient::Dispatch(Message& message) {
     case MessageKind::kAbort: {
       const std::lock_guard lock(mutex_);
       cause_ = DecodeStatus(message);
+      changed_.notify_all();  // for Rejoin, which has raised the abort itself
     }
       abort_.Raise(AbortReason(cause()));
       return true;
