@@ -3,8 +3,8 @@
 set(folders interfaces core app tools bench plugins)
 list(TRANSFORM folders APPEND "/*.h")
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" ${folders})
-# Not those that need CUDA or MPI; the loops of shm's kernels are compiled with the flags of those that include them.
-list(FILTER headers EXCLUDE REGEX "^plugins/(cuda_|mpi/)|shm/kernel_loops")
+# Not those that need CUDA; the loops of shm's kernels are compiled with the flags of those that include them.
+list(FILTER headers EXCLUDE REGEX "^plugins/cuda_|shm/kernel_loops")
 set(sources "")
 foreach(header IN LISTS headers)
   cmake_path(REPLACE_EXTENSION header cc OUTPUT_VARIABLE own)
@@ -16,5 +16,6 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(check_headers OBJECT EXCLUDE_FROM_ALL ${sources})
 set_target_properties(check_headers PROPERTIES UNITY_BUILD OFF)
-target_include_directories(check_headers PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/plugins")
+target_include_directories(check_headers PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/plugins"
+  $<$<TARGET_EXISTS:engine_mpi>:$<TARGET_PROPERTY:engine_mpi,INCLUDE_DIRECTORIES>>)
 target_link_libraries(check_headers PRIVATE engine_command engine_run engine_flags)

@@ -124,7 +124,7 @@ Status AtomicFile::WriteAt(uint64_t offset, const void* data, size_t size_bytes)
     const ssize_t written =
         pwrite((direct ? direct_ : fd_).get(), next, size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && direct && errno == EINVAL) {  // its blocks are larger
+    if (written < 0 && direct) {  // the page cache may do it, or has the reason
       direct_.Close();
       continue;
     }

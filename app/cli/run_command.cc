@@ -144,8 +144,8 @@ void StartLog(base::RankContext& member, bool quiet, bool verbose) {
 // Once more after each loss of a rank that the run survives.
 Status TrainRank(const config::Config& given, const RunFlags& flags, const launch::LaunchPlan& plan,
                  Progress::Style style, base::RankContext& rank) {
-  run::Recovery recovery(given, rank, plan.info.world_size, flags.resume, flags.earlier);
-  Result<std::string> from = plan.survives() ? recovery.Begin() : flags.resume;
+  run::Recovery recovery(given, rank, plan, flags.resume, flags.earlier);
+  Result<std::string> from = recovery.Begin();
   // Each is used by those behind it.
   std::optional<config::Config> config;
   run::MetricsSinks sinks;
@@ -154,22 +154,22 @@ Status TrainRank(const config::Config& given, const RunFlags& flags, const launc
   const auto train = [&]() -> Status {
     ENGINE_RETURN_IF_ERROR(from.status());
     trainer.reset();
-    config = plan.survives() ? recovery.ConfigNow() : given;
+    config = recovery.ConfigNow();
     sinks = MakeSinks(config->output(), recovery.again() || !flags.resume.empty());
-    if (plan.survives()) ENGINE_RETURN_IF_ERROR(recovery.Declare());
+    ENGINE_RETURN_IF_ERROR(recovery.Declare());
     progress.emplace(rank.info.rank == 0, flags.quiet, style, sinks);
     const auto sink = [&](std::string_view name, double value) {
       progress->OnPluginMetric(rank.info.rank, name, value);
     };
-    ENGINE_ASSIGN_OR_RETURN(trainer, run::MakeTrainer(*config, rank, *progress, sink, *from,
-                                                      plan.survives() ? &recovery : nullptr));
-    if (plan.survives()) ENGINE_RETURN_IF_ERROR(recovery.OnMade(*trainer));
+    ENGINE_ASSIGN_OR_RETURN(trainer,
+                            run::MakeTrainer(*config, rank, *progress, sink, *from, &recovery));
+    ENGINE_RETURN_IF_ERROR(recovery.OnMade(*trainer));
     if (!recovery.again()) progress->PrintStart(config->run(), rank.info, *trainer);
     return run::RunTraining(*config, rank, *progress, *trainer);
   };
   for (;;) {
     const Status status = train();
-    if (!plan.survives() || !recovery.Survives(status)) return status;
+    if (!recovery.Survives(status)) return status;
     from = recovery.After(status, trainer);
   }
 }

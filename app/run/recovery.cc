@@ -52,21 +52,24 @@ Status Failed(const char* action) {
 
 }  // namespace
 
-Recovery::Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks,
-                   std::string resume, std::filesystem::file_time_type earlier)
+Recovery::Recovery(const config::Config& config, base::RankContext& rank,
+                   const launch::LaunchPlan& plan, std::string resume,
+                   std::filesystem::file_time_type earlier)
     : config_(config),
       rank_(rank),
-      ranks_(ranks),
+      ranks_(plan.info.world_size),
       resume_(std::move(resume)),
       earlier_(earlier),
       best_(config.best()),
-      survives_(rank.info.servers == 0) {}
+      survives_(plan.survives() && rank.info.servers == 0) {}
 
 config::Config Recovery::ConfigNow() const {
+  if (!survives_) return config_;
   return config_.SurvivingLosses(ranks_, rank_.info.world_size);
 }
 
 Result<std::string> Recovery::Begin() {
+  if (!survives_) return resume_;
   ENGINE_ASSIGN_OR_RETURN(again_, rank_.store.Has(launch::kRegroupedKey));
   return again_ ? Agree(-1, nullptr) : resume_;
 }
@@ -77,6 +80,7 @@ Status Recovery::Declare() {
 }
 
 Status Recovery::OnMade(train::Trainer& trainer) {
+  if (!survives_) return {};
   file_.Close();
   step_ = -1;
   info_ = {};

@@ -8,6 +8,7 @@
 
 #include "app/checkpoint/checkpoint.h"
 #include "app/config/config.h"
+#include "app/launch/launch.h"
 #include "app/run/best.h"
 #include "core/train/trainer.h"
 #include "kit/unique_fd.h"
@@ -16,10 +17,11 @@ namespace engine::run {
 
 class Recovery {
  public:
-  // For a rank of `config`, of `ranks` at first. `resume`: what the run began with, if nothing else is
-  // left; `earlier`: checkpoints that were written by then are none of the run. All else is borrowed.
-  Recovery(const config::Config& config, base::RankContext& rank, int32_t ranks, std::string resume,
-           std::filesystem::file_time_type earlier);
+  // For a rank of `config`. Where `plan` survives no loss, this does nothing. `resume`: what the run began
+  // with, if nothing else is left; `earlier`: checkpoints that were written by then are none of the run.
+  // `config` and `rank` are borrowed.
+  Recovery(const config::Config& config, base::RankContext& rank, const launch::LaunchPlan& plan,
+           std::string resume, std::filesystem::file_time_type earlier);
 
   // The checkpoint to begin with, or empty: `resume`, or in the place of a lost rank what another has.
   Result<std::string> Begin();

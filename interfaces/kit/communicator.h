@@ -43,12 +43,12 @@ inline Status InvalidTransfer(const char* what, int64_t value) noexcept {
                        static_cast<long long>(value));
 }
 
-// What a communicator of host memory can say of any transfer without knowing what other ranks
-// submit: kInvalidArgument for values out of range and buffers that are missing, kUnsupported for
-// memory of a device. Kinds up to `last_kind` are served; buffers of pushes and pulls are not
-// looked at.
+// What a communicator can say of any transfer without knowing what other ranks submit:
+// kInvalidArgument for values out of range and buffers that are missing, kUnsupported for memory of
+// a device unless it serves that. Kinds up to `last_kind` are served; buffers of pushes and pulls
+// are not looked at.
 inline Status CheckTransfer(const Transfer& transfer, const RankInfo& ranks, const char* plugin,
-                            TransferKind last_kind) noexcept {
+                            TransferKind last_kind, bool device_memory = false) noexcept {
   if (!InRange(transfer.kind, last_kind)) {
     return InvalidTransfer("unknown kind", static_cast<int32_t>(transfer.kind));
   }
@@ -60,7 +60,7 @@ inline Status CheckTransfer(const Transfer& transfer, const RankInfo& ranks, con
   }
   if (transfer.count < 0) return InvalidTransfer("count", transfer.count);
   if (transfer.timeout_ms <= 0) return InvalidTransfer("timeout_ms", transfer.timeout_ms);
-  if (transfer.stream && transfer.stream->native()) {
+  if (!device_memory && transfer.stream && transfer.stream->native()) {
     return Status::Error(StatusCode::kUnsupported,
                          "%s moves host memory only: copy the data to the host first", plugin);
   }

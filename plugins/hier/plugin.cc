@@ -76,9 +76,8 @@ class HierCommunicator final : public CommunicatorBase {
   }
   CommunicatorTraits traits() const noexcept override { return traits_; }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    Transfer checked = transfer;
-    if (!lanes_) checked.stream = nullptr;  // the check is made for host memory
-    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(checked, ranks_, "hier", TransferKind::kBarrier));
+    ENGINE_RETURN_IF_ERROR(
+        kit::CheckTransfer(transfer, ranks_, "hier", TransferKind::kBarrier, !lanes_));
     if (lanes_) return lanes_->Submit(transfer, out);
     if (failure_.raised()) return failure_.reason();
     ENGINE_ASSIGN_OR_RETURN(QueuedWork* const work, ends_.Take(transfer));

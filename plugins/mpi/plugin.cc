@@ -56,9 +56,8 @@ class MpiCommunicator final : public CommunicatorBase {
             .device_memory = on_device_ == nullptr ? 0u : 1u};
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    Transfer checked = transfer;
-    if (on_device_ != nullptr) checked.stream = nullptr;  // the check is made for host memory
-    ENGINE_RETURN_IF_ERROR(kit::CheckTransfer(checked, ranks_, "mpi", TransferKind::kBarrier));
+    ENGINE_RETURN_IF_ERROR(
+        kit::CheckTransfer(transfer, ranks_, "mpi", TransferKind::kBarrier, on_device_ != nullptr));
     if (on_device_ == nullptr) return lanes_.Submit(transfer, out);
     ENGINE_RETURN_IF_ERROR(on_device_->Follow(transfer.stream));
     Status status = lanes_.Submit(transfer, out);

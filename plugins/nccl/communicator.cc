@@ -128,10 +128,8 @@ Status NcclCommunicator::Submit(const Transfer& transfer, Work** out) noexcept {
 }
 
 Status NcclCommunicator::Check(const Transfer& transfer) const noexcept {
-  Transfer data = transfer;
-  data.stream = nullptr;  // the check is made for host memory
   const RankInfo ranks{.rank = members_.rank, .world_size = members_.size()};
-  return kit::CheckTransfer(data, ranks, "nccl", TransferKind::kBarrier);
+  return kit::CheckTransfer(transfer, ranks, "nccl", TransferKind::kBarrier, true);
 }
 
 // One stream is waited for by the whole group: its work has one ready event.
