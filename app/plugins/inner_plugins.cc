@@ -24,7 +24,7 @@ namespace {
 
 using plugin::PluginChoice;
 
-class Group final : public kit::PassedWorks {
+class Group final : public kit::Told {
  public:
   std::string name;            // "hier/inside@0,2", for messages
   std::vector<int32_t> ranks;  // of each, what the asking plugin calls it; empty: the same
@@ -50,6 +50,7 @@ class InnerCommunicator final : public CommunicatorBase {
                     base::AbortSignal& abort)
       : made_(std::move(made)),
         group_(std::move(group)),
+        works_(group_),
         abort_(abort),
         token_(abort.Listen([this](const Status& reason) { Abort(reason); })) {}
   ~InnerCommunicator() override { abort_.Forget(token_); }
@@ -58,7 +59,7 @@ class InnerCommunicator final : public CommunicatorBase {
   CommunicatorTraits traits() const noexcept override { return made_->traits(); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
     if (group_->ranks.empty()) return made_->Submit(transfer, out);
-    return group_->Outside(group_->Submit(*made_, transfer, out));
+    return group_->Outside(works_.Submit(*made_, transfer, out));
   }
   void Abort(const Status& reason) noexcept override {
     const auto size = static_cast<int32_t>(group_->ranks.size());
@@ -68,6 +69,7 @@ class InnerCommunicator final : public CommunicatorBase {
  private:
   const std::unique_ptr<Communicator> made_;
   const std::shared_ptr<Group> group_;
+  kit::PassedWorks works_;
   base::AbortSignal& abort_;
   const int token_;
 };

@@ -1,9 +1,8 @@
-// The Work of an inner communicator, handed on with a look at how it ends. It costs some ten
-// nanoseconds and no lock; who must hear of the end by itself has OuterWork (outer_work.h).
+// The Work of an inner communicator, handed on with a look at how it ends. It costs one atomic
+// exchange and no lock; who must hear of the end by itself has OuterWork (outer_work.h).
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
@@ -13,35 +12,19 @@
 
 namespace engine::kit {
 
-class PassedWork;
-
-// Works for reuse, of one communicator or several. Outlives them while a caller holds a work.
-class PassedWorks : public std::enable_shared_from_this<PassedWorks> {
+// What a caller of works is told.
+class Told {
  public:
-  PassedWorks() = default;
-  PassedWorks(const PassedWorks&) = delete;
-  PassedWorks& operator=(const PassedWorks&) = delete;
-  virtual ~PassedWorks();
-
-  // Submits to `inner`, whose error it returns as it is. [io-lane]
-  Status Submit(Communicator& inner, const Transfer& transfer, Work** out) noexcept;
-
- protected:
-  // What the caller of a work is told of its failure, each time that it asks. [any-thread]
+  virtual ~Told() = default;
+  // Of a failure, each time that it asks. [any-thread]
   virtual Status Failed(Status status) noexcept = 0;
-
- private:
-  friend class PassedWork;
-
-  PassedWork* free_ = nullptr;                  // a list by `next_`, of Submit
-  std::atomic<PassedWork*> returned_{nullptr};  // another, which Submit takes whole
 };
 
 class PassedWork final : public WorkBase {
  public:
   WorkState state() const noexcept override {
     const WorkState state = inner_->state();
-    if (state == WorkState::kFailed) (void)all_->Failed(inner_->WaitHost(0));
+    if (state == WorkState::kFailed) (void)told_->Failed(inner_->WaitHost(0));
     return state;
   }
   int64_t started_ns() const noexcept override { return inner_->started_ns(); }
@@ -54,43 +37,67 @@ class PassedWork final : public WorkBase {
   }
   void Release() noexcept override {
     inner_->Release();
-    const std::shared_ptr<PassedWorks> all = std::move(all_);
-    next_ = all->returned_.load(std::memory_order_relaxed);
-    // Publishes next_ to Submit.
-    while (!all->returned_.compare_exchange_weak(next_, this, std::memory_order_release,
-                                                 std::memory_order_relaxed)) {
-    }
+    GiveUp(Use::kFree);
   }
 
  private:
   friend class PassedWorks;
+  enum class Use { kFree, kHeld, kLeft };  // a caller holds it; PassedWorks are gone
 
+  explicit PassedWork(std::shared_ptr<Told> told) noexcept : told_(std::move(told)) {}
+
+  // The caller and PassedWorks both do in the end.
+  void GiveUp(Use use) noexcept {
+    if (use_.exchange(use, std::memory_order_acq_rel) != Use::kHeld) delete this;
+  }
   Status Seen(Status status) const noexcept {
     if (status.ok() || inner_->state() == WorkState::kPending) return status;
-    return all_->Failed(std::move(status));
+    return told_->Failed(std::move(status));
   }
 
+  const std::shared_ptr<Told> told_;
   Work* inner_ = nullptr;
-  std::shared_ptr<PassedWorks> all_;  // null while it is free
-  PassedWork* next_ = nullptr;
+  std::atomic<Use> use_{Use::kFree};
+  PassedWork* next_ = this;
 };
 
-inline PassedWorks::~PassedWorks() {
-  for (PassedWork* list : {free_, returned_.load()}) {
-    while (list) delete std::exchange(list, list->next_);
+// Works for reuse, of one communicator. They outlive it while a caller holds them.
+class PassedWorks {
+ public:
+  explicit PassedWorks(std::shared_ptr<Told> told) : told_(std::move(told)) {}
+  PassedWorks(const PassedWorks&) = delete;
+  PassedWorks& operator=(const PassedWorks&) = delete;
+  ~PassedWorks() {
+    PassedWork* work = last_ ? std::exchange(last_->next_, nullptr) : nullptr;
+    while (work) std::exchange(work, work->next_)->GiveUp(PassedWork::Use::kLeft);
   }
-}
 
-inline Status PassedWorks::Submit(Communicator& inner, const Transfer& transfer,
-                                  Work** out) noexcept {
-  if (!free_) free_ = returned_.exchange(nullptr, std::memory_order_acquire);
-  if (!free_) free_ = new (std::nothrow) PassedWork;
-  if (!free_) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
-  ENGINE_RETURN_IF_ERROR(inner.Submit(transfer, &free_->inner_));
-  PassedWork* const work = std::exchange(free_, free_->next_);
-  work->all_ = shared_from_this();
-  *out = work;
-  return {};
-}
+  // Submits to `inner`, whose error it returns as it is. [io-lane]
+  Status Submit(Communicator& inner, const Transfer& transfer, Work** out) noexcept {
+    PassedWork* const work = Free();
+    if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+    ENGINE_RETURN_IF_ERROR(inner.Submit(transfer, &work->inner_));
+    work->use_.store(PassedWork::Use::kHeld, std::memory_order_relaxed);
+    *out = last_ = work;
+    return {};
+  }
+
+ private:
+  // The one that was used longest ago of those that are free, or a new one.
+  PassedWork* Free() noexcept {
+    for (PassedWork* work = last_; work != nullptr;) {
+      work = work->next_;
+      if (work->use_.load(std::memory_order_acquire) == PassedWork::Use::kFree) return work;
+      if (work == last_) break;
+    }
+    auto* const work = new (std::nothrow) PassedWork(told_);
+    if (!work) return nullptr;
+    if (last_) work->next_ = std::exchange(last_->next_, work);
+    return last_ = work;
+  }
+
+  const std::shared_ptr<Told> told_;
+  PassedWork* last_ = nullptr;  // used last, in a ring by next_
+};
 
 }  // namespace engine::kit

@@ -101,10 +101,10 @@ Result<std::vector<Row>> ParseTable(std::string_view table) {
 
 using Inner = std::map<std::string, std::unique_ptr<Communicator>, std::less<>>;
 
-// Of one communicator, which errors name.
-class Works final : public kit::PassedWorks {
+// Of a communicator, which errors name.
+class Named final : public kit::Told {
  public:
-  Works(std::string plugin, std::shared_ptr<kit::Failure> failure)
+  Named(std::string plugin, std::shared_ptr<kit::Failure> failure)
       : plugin_(std::move(plugin)), failure_(std::move(failure)) {}
 
  private:
@@ -121,14 +121,14 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   // The last of `rows` fits all.
   BySize(const RankInfo& ranks, const std::vector<Row>& rows, Inner inner)
       : ranks_(ranks), inner_(std::move(inner)) {
-    std::map<std::string, std::shared_ptr<Works>> works;
-    for (const auto& [name, one] : inner_) works[name] = std::make_shared<Works>(name, failure_);
+    for (const auto& [name, one] : inner_)
+      works_.try_emplace(name, std::make_shared<Named>(name, failure_));
     for (const Row& row : rows) {
       for (size_t kind = 0; kind < kKinds; ++kind) {
         std::vector<Choice>& choices = choices_[kind];
         const bool is_new = choices.empty() || choices.back().up_to < row.up_to;
         if ((row.kinds & Bit(static_cast<TransferKind>(kind))) == 0 || !is_new) continue;
-        choices.push_back({row.up_to, inner_.find(row.plugin)->second.get(), works[row.plugin]});
+        choices.push_back({row.up_to, inner_.at(row.plugin).get(), &works_.at(row.plugin)});
       }
     }
   }
@@ -186,7 +186,7 @@ class BySize final : public CommunicatorBase, WireProgressBase {
   struct Choice {
     uint64_t up_to = 0;
     Communicator* communicator = nullptr;
-    std::shared_ptr<Works> works;
+    kit::PassedWorks* works = nullptr;
   };
 
   const Choice& Choose(const Transfer& transfer) const noexcept {
@@ -206,6 +206,7 @@ class BySize final : public CommunicatorBase, WireProgressBase {
       std::make_shared<kit::Failure>([this](const Status& reason, bool) {
         for (const auto& [name, one] : inner_) one->Abort(reason);
       });
+  std::map<std::string, kit::PassedWorks> works_;
 };
 
 // All ranks see the tables of all, so each of them fails, with the first row that differs.
