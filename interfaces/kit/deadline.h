@@ -33,8 +33,8 @@ inline int64_t MonotonicNs() noexcept {
       .count();
 }
 
-// The same clock as of the last tick of the kernel, some milliseconds ago at most: for deadlines, at
-// a quarter of the price.
+// The same clock as of the last tick of the kernel, for deadlines, at a quarter of the price.
+constexpr std::chrono::milliseconds kCoarseTick(10);  // ago at most
 inline Clock::time_point CoarseNow() noexcept {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

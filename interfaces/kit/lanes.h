@@ -84,7 +84,7 @@ class Lanes {
 
   Failure& failure_;
   Progress& progress_;
-  const std::shared_ptr<WorkPool> pool_;
+  WorkPool pool_;
   uint64_t submitted_ = 0;  // [io-lane]
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Progress::Place> places_;       // of Look: one for each lane
@@ -248,7 +248,7 @@ inline Lanes::Lanes(const char* name, Transports transports, std::chrono::micros
                     Failure& failure, Progress& progress)
     : failure_(failure),
       progress_(progress),
-      pool_(WorkPool::Create<LaneWork>(static_cast<int>(transports.size()))),
+      pool_(static_cast<int>(transports.size()), WorkPool::Of<LaneWork>()),
       places_(transports.size()) {
   for (std::unique_ptr<Transport>& transport : transports) {
     const std::string thread_name = std::string(name) + "_io_" + std::to_string(lanes_.size());
@@ -267,7 +267,7 @@ inline Lanes::~Lanes() {
 
 inline Status Lanes::Submit(const Transfer& transfer, Work** out) noexcept {
   if (failure_.raised()) return failure_.reason();
-  ENGINE_ASSIGN_OR_RETURN(PooledWork* const work, pool_->Take(transfer));
+  ENGINE_ASSIGN_OR_RETURN(PooledWork* const work, pool_.Take(transfer));
   *out = work;
   if (lanes_.empty()) {
     work->MarkStarted();

@@ -12,8 +12,9 @@
 //               is waited for sees this one and notifies with the mutex, or the sleeper sees that
 //               bit
 //   kReleased   the caller is done with the work
-//   kCompleted  the implementation is. Who sets the second of these two gives the work back to the
-//               pool
+//   kCompleted  the implementation is. Who sets the second of these two drops the work
+//   kFree       it was dropped: the pool may take it
+//   kLeft       the pool is gone. Who sets the second of these two deletes the work
 #pragma once
 
 #include <algorithm>
@@ -46,9 +47,10 @@ class PooledWork : public WorkBase {
   const Transfer& transfer() const noexcept { return transfer_; }
   // When it is late, if what it waits for has last moved at `moved`: see Transfer::timeout_ms.
   Clock::time_point DeadlineAfter(Clock::time_point moved) const noexcept {
-    return std::max(deadline_, moved + (deadline_ - submitted_));
+    return std::max(submitted_, moved) + Timeout(transfer_.timeout_ms) + kCoarseTick;
   }
-  Clock::time_point deadline() const noexcept { return deadline_; }  // ... if it never has
+  // Not after it is late. Both of CoarseNow.
+  Clock::time_point deadline() const noexcept { return submitted_ + Timeout(transfer_.timeout_ms); }
   Clock::time_point submitted() const noexcept { return submitted_; }
   bool terminal() const noexcept { return Has(kTerminal); }
 
@@ -125,13 +127,12 @@ class PooledWork : public WorkBase {
 
  private:
   friend class WorkPool;
-  static constexpr uint32_t kCallback = 4, kSleeping = 8, kReleased = 16, kCompleted = 32;
+  static constexpr uint32_t kCallback = 4, kSleeping = 8, kReleased = 16, kCompleted = 32,
+                            kFree = 64, kLeft = 128;
 
-  void Start(const Transfer& transfer, std::shared_ptr<WorkPool> pool) noexcept {
+  void Start(const Transfer& transfer) noexcept {
     transfer_ = transfer;
-    submitted_ = Clock::now();
-    deadline_ = submitted_ + Timeout(transfer.timeout_ms);
-    pool_ = std::move(pool);
+    submitted_ = CoarseNow();
     next = nullptr;
     status_ = {};
     started_ns_.store(0, std::memory_order_relaxed);
@@ -141,13 +142,20 @@ class PooledWork : public WorkBase {
   // Nothing of the work may be used after this unless the other holder is still there, or has left
   // it to us.
   uint32_t End(uint32_t flag) noexcept { return flags_.fetch_or(flag, std::memory_order_acq_rel); }
-  void GiveBack() noexcept;
+  void GiveBack() noexcept {
+    Drop();
+    if ((End(kFree) & kLeft) != 0) delete this;
+  }
+  // Neither holder is, or the implementation for a moment at most.
+  bool is_idle() const noexcept {
+    return (~flags_.load(std::memory_order_relaxed) & (kTerminal | kReleased)) == 0;
+  }
 
   Transfer transfer_;
-  Clock::time_point submitted_, deadline_;
-  std::shared_ptr<WorkPool> pool_;      // null while the work is in the pool
+  Clock::time_point submitted_;
+  PooledWork* in_pool_ = this;          // the next one in the ring of the pool
   std::atomic<int64_t> started_ns_{0};  // publishes nothing
-  std::atomic<uint32_t> flags_{0};
+  std::atomic<uint32_t> flags_{kTerminal | kReleased | kCompleted | kFree};
   Status status_;                              // written before kTerminal is set
   void (*callback_)(void* context) = nullptr;  // these two written before kCallback is set
   void* callback_context_ = nullptr;
@@ -156,69 +164,62 @@ class PooledWork : public WorkBase {
   std::condition_variable changed_;
 };
 
-// Works for reuse. Outlives the communicator while a caller holds a work. [any-thread]
-class WorkPool : public std::enable_shared_from_this<WorkPool> {
+// Works for reuse, in a ring. They outlive it while somebody holds them. [io-lane]
+class WorkPool {
  public:
   using Make = std::function<Result<std::unique_ptr<PooledWork>>()>;
 
   // `make` makes a work. The implementation may hold `held` works for a moment after they are
   // terminal and released: so many are made in advance, and then new ones only when more are in use
   // than ever before.
-  static std::shared_ptr<WorkPool> Create(int held, Make make) {
-    return std::shared_ptr<WorkPool>(new WorkPool(held, std::move(make)));
-  }
-  // Of works that are made without arguments.
-  template <typename W = PooledWork>
-  static std::shared_ptr<WorkPool> Create(int held) {
-    return Create(held, [] { return Result<std::unique_ptr<PooledWork>>(std::make_unique<W>()); });
+  WorkPool(int held, Make make) : held_(held), make_(std::move(make)) {}
+  // ... of class W, from such arguments.
+  template <typename W, typename... Arguments>
+  static Make Of(Arguments... arguments) {
+    return [=] { return Result<std::unique_ptr<PooledWork>>(std::make_unique<W>(arguments...)); };
   }
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
-  ~WorkPool() {  // every work in use holds its pool
-    while (free_) delete std::exchange(free_, free_->next);
+  ~WorkPool() {
+    PooledWork* work = last_ ? std::exchange(last_->in_pool_, nullptr) : nullptr;
+    while (work) {
+      PooledWork* const one = std::exchange(work, work->in_pool_);
+      if ((one->End(PooledWork::kLeft) & PooledWork::kFree) != 0) delete one;
+    }
   }
 
-  // A pending work for `transfer`, with both holders.
+  // A pending work for `transfer`, with both holders: the free one that was used longest ago.
   Result<PooledWork*> Take(const Transfer& transfer) noexcept {
-    const int in_use = in_use_.fetch_add(1, std::memory_order_relaxed) + 1;
-    PooledWork* work = nullptr;
-    try {
-      const std::lock_guard lock(mutex_);
-      while (made_ < in_use + held_ || !free_) {
-        auto made = make_();
-        if (!made.ok()) {
-          EndUse();
-          return made.status();
-        }
-        ++made_;
-        (*made)->next = std::exchange(free_, made->get());
-        (void)made->release();
-      }
-      work = std::exchange(free_, free_->next);
-    } catch (const std::exception&) {
-      EndUse();
-      return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+    PooledWork* free = nullptr;
+    int idle = 0;
+    for (PooledWork* work = last_; work && (idle <= held_ || !free);) {
+      work = work->in_pool_;
+      if (work->is_idle()) ++idle;
+      if (!free && work->Has(PooledWork::kFree)) free = work;
+      if (work == last_) break;
     }
-    work->Start(transfer, shared_from_this());
-    return work;
+    for (; idle <= held_ || !free; ++idle) {
+      ENGINE_ASSIGN_OR_RETURN(free, Add());
+    }
+    last_ = free;
+    free->Start(transfer);
+    return free;
   }
 
  private:
-  friend class PooledWork;
-
-  WorkPool(int held, Make make) : held_(held), make_(std::move(make)) {}
-  void EndUse() noexcept { in_use_.fetch_sub(1, std::memory_order_relaxed); }
-  void Return(PooledWork* work) noexcept {
-    const std::lock_guard lock(mutex_);
-    work->next = std::exchange(free_, work);
+  Result<PooledWork*> Add() noexcept {
+    try {
+      ENGINE_ASSIGN_OR_RETURN(std::unique_ptr<PooledWork> made, make_());
+      if (last_) made->in_pool_ = std::exchange(last_->in_pool_, made.get());
+      return last_ = made.release();
+    } catch (const std::exception&) {
+      return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
+    }
   }
 
   const int held_;
   const Make make_;
-  std::atomic<int> in_use_{0};  // works that are not both terminal and released
-  std::mutex mutex_;
-  int made_ = 0;                // these two guarded by mutex_
-  PooledWork* free_ = nullptr;  // a list by `next`
+  PooledWork* last_ = nullptr;  // taken last
 };
 
 inline void PooledWork::Complete(Status status) noexcept {
@@ -227,7 +228,6 @@ inline void PooledWork::Complete(Status status) noexcept {
   // From here on the caller may release the work, but the pool does not get it before End.
   const uint32_t before = Set(end);
   ENGINE_CHECK((before & kTerminal) == 0, "%s ended twice", Words().c_str());
-  if ((before & kReleased) != 0) pool_->EndUse();
   if ((before & kCallback) != 0) callback_(callback_context_);
   if ((End(kCompleted) & kReleased) != 0) GiveBack();
 }
@@ -250,16 +250,7 @@ inline void PooledWork::OnDone(void (*callback)(void* context), void* context) n
 
 inline void PooledWork::Release() noexcept {
   if (!terminal()) Want();
-  const std::shared_ptr<WorkPool> pool = pool_;
-  const uint32_t before = End(kReleased);
-  if ((before & kTerminal) != 0) pool->EndUse();
-  if ((before & kCompleted) != 0) GiveBack();
-}
-
-inline void PooledWork::GiveBack() noexcept {
-  Drop();
-  const std::shared_ptr<WorkPool> pool = std::move(pool_);  // Return lets others take this work
-  pool->Return(this);
+  if ((End(kReleased) & kCompleted) != 0) GiveBack();
 }
 
 }  // namespace engine::kit

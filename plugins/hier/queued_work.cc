@@ -1,6 +1,7 @@
 #include "queued_work.h"
 
 #include <exception>
+#include <functional>
 #include <utility>
 
 namespace engine::hier {
@@ -14,11 +15,7 @@ constexpr int64_t kConfirmMs = 4000;
 Ends::Ends(kit::Failure& failure, kit::Progress& progress)
     : failure_(failure),
       progress_(progress),
-      pool_(kit::WorkPool::Create(0,
-                                  [this] {
-                                    return Result<std::unique_ptr<kit::PooledWork>>(
-                                        std::make_unique<QueuedWork>(*this));
-                                  })),
+      pool_(0, kit::WorkPool::Of<QueuedWork>(std::ref(*this))),
       watcher_(std::make_unique<kit::DeadlineWatcher>("hier_ends", [this](kit::Clock::time_point) {
         Look();
         return kit::Clock::time_point::max();
@@ -36,7 +33,7 @@ void Ends::Stop() noexcept {
 }
 
 Result<QueuedWork*> Ends::Take(const Transfer& transfer) noexcept {
-  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_->Take(transfer));
+  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_.Take(transfer));
   return static_cast<QueuedWork*>(work);
 }
 

@@ -53,7 +53,7 @@ class Ends {
   kit::Failure& failure_;
   kit::Progress& progress_;
   Communicator* all_ = nullptr;
-  const std::shared_ptr<kit::WorkPool> pool_;
+  kit::WorkPool pool_;
   std::mutex mutex_;
   Status error_;             // the first of a stage; these three guarded by mutex_
   List queued_, confirmed_;  // in the order of submission

@@ -49,7 +49,7 @@ Pipeline::Pipeline(int32_t gpu, Comm& comm, const GpuStream& stream, void* token
       drain_(stream),
       token_(token),
       failure_(failure),
-      pool_(kit::WorkPool::Create(kHeldByWatchdog, GpuWork::Make)),
+      pool_(kHeldByWatchdog, GpuWork::Make),
       liveness_check_(std::move(liveness_check)) {
   watchdog_ = kit::StartThread("nccl_watchdog", [this] { Loop(); });
 }
@@ -79,7 +79,7 @@ Status Pipeline::Submit(const Transfer& transfer, Work** out) noexcept {
 // A work of the pool is nobody else's until Enqueue, so nothing here needs a lock.
 Result<GpuWork*> Pipeline::Take(const Transfer& transfer) noexcept {
   ENGINE_RETURN_IF_ERROR(UseGpu(gpu_));
-  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_->Take(transfer));
+  ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, pool_.Take(transfer));
   auto* const work = static_cast<GpuWork*>(taken);
   work->group_.clear();
   work->submitted_ns_ = kit::MonotonicNs();

@@ -86,7 +86,7 @@ class Pipeline {
   const GpuStream& drain_;
   void* const token_;
   kit::Failure& failure_;
-  const std::shared_ptr<kit::WorkPool> pool_;
+  kit::WorkPool pool_;
 
   // Guarded by the mutex of comm_:
   GpuWork* head_ = nullptr;

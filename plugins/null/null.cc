@@ -40,7 +40,7 @@ Status CopyOwn(const Transfer& transfer, const RankInfo& ranks, Device* device) 
 class NullCommunicator final : public CommunicatorBase {
  public:
   NullCommunicator(const RankInfo& ranks, Device* accelerator)
-      : ranks_(ranks), accelerator_(accelerator), pool_(kit::WorkPool::Create(0)) {}
+      : ranks_(ranks), accelerator_(accelerator), pool_(0, kit::WorkPool::Of<kit::PooledWork>()) {}
 
   CommunicatorTraits traits() const noexcept override {
     return {.kinds = kit::kCollectives,
@@ -60,7 +60,7 @@ class NullCommunicator final : public CommunicatorBase {
                            "null was made for host memory: copy the data to the host first");
     }
     ENGINE_RETURN_IF_ERROR(CopyOwn(transfer, ranks_, accelerator_));
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_->Take(transfer));
+    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_.Take(transfer));
     *out = work;
     work->MarkStarted();
     work->Complete({});
@@ -72,7 +72,7 @@ class NullCommunicator final : public CommunicatorBase {
  private:
   const RankInfo ranks_;
   Device* const accelerator_;  // null: buffers are host memory
-  const std::shared_ptr<kit::WorkPool> pool_;
+  kit::WorkPool pool_;
   kit::Failure failure_;
 };
 

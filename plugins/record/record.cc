@@ -68,7 +68,7 @@ class RecordCommunicator final : public CommunicatorBase {
   CommunicatorTraits traits() const noexcept override { return inner_->traits(); }
   void Abort(const Status& reason) noexcept override { inner_->Abort(reason); }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, works_->Take(transfer));
+    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const taken, works_.Take(transfer));
     auto* const work = static_cast<RecordedWork*>(taken);
     work->SetFile(file_, start_ns_);
     ENGINE_RETURN_IF_ERROR(work->SubmitTo(*inner_));
@@ -79,7 +79,7 @@ class RecordCommunicator final : public CommunicatorBase {
  private:
   const File file_;
   const int64_t start_ns_ = kit::MonotonicNs();
-  const std::shared_ptr<kit::WorkPool> works_ = kit::WorkPool::Create<RecordedWork>(kHeldWorks);
+  kit::WorkPool works_{kHeldWorks, kit::WorkPool::Of<RecordedWork>()};
   const std::unique_ptr<Communicator> inner_;
 };
 

@@ -62,7 +62,7 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
         if (mesh_->own) TellEnd(mesh_->control(), reason, by_caller);
       }) {
   if (!mesh_->own) {
-    pool_ = kit::WorkPool::Create(0);
+    pool_.emplace(0, kit::WorkPool::Of<kit::PooledWork>());
     return;
   }
   rounds_ =
@@ -73,14 +73,12 @@ ShmCommunicator::ShmCommunicator(Host& host, const ShmSettings& settings,
   collectives_ = std::make_unique<Collectives>(*rounds_, arenas_);
   queue_ = std::make_shared<TransferQueue>(*collectives_, mesh_->control(), failure_,
                                            SpinTimesFor(ranks_, settings.spin_us));
-  pool_ = kit::WorkPool::Create(kHeldWorks, [queue = queue_] {
-    return Result<std::unique_ptr<kit::PooledWork>>(std::make_unique<QueuedWork>(*queue));
-  });
+  pool_.emplace(kHeldWorks, kit::WorkPool::Of<QueuedWork>(queue_));
   worker_ = std::make_unique<Worker>(mesh_->control(), [this] { queue_->RunPending(); });
 }
 
 // Abort ends every wait of the queue with an error. Drain returns when no thread is inside of it,
-// and only then do the parts go that such a thread uses; works may live longer, with their pool.
+// and only then do the parts go that such a thread uses; works may live longer, with the queue.
 ShmCommunicator::~ShmCommunicator() {
   Abort(Status::Error(StatusCode::kAborted, "the communicator was destroyed"));
   if (queue_) queue_->Drain();

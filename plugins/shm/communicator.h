@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "arenas.h"
@@ -46,7 +47,7 @@ class ShmCommunicator final : public CommunicatorBase {
   std::unique_ptr<Collectives> collectives_;
   std::shared_ptr<TransferQueue> queue_;
   std::unique_ptr<Worker> worker_;  // runs queue_
-  std::shared_ptr<kit::WorkPool> pool_;
+  std::optional<kit::WorkPool> pool_;
 };
 
 }  // namespace engine::shm

@@ -8,12 +8,12 @@
 namespace engine::shm {
 
 void QueuedWork::Help(kit::Clock::time_point give_up) noexcept {
-  queue_.Help(*this, give_up);
+  queue_->Help(*this, give_up);
 }
 
 void QueuedWork::Want() noexcept {
   if (Has(kAsked) || (Set(kAsked) & kAsked) != 0) return;  // who polls does so often
-  queue_.Want(*this);
+  queue_->Want(*this);
 }
 
 // ---- Submission.

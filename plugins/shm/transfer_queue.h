@@ -12,7 +12,9 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "collectives.h"
 #include "kit/failure.h"
@@ -25,7 +27,7 @@ class TransferQueue;
 
 class QueuedWork final : public kit::PooledWork {
  public:
-  explicit QueuedWork(TransferQueue& queue) noexcept : queue_(queue) {}
+  explicit QueuedWork(std::shared_ptr<TransferQueue> queue) noexcept : queue_(std::move(queue)) {}
 
  private:
   friend class TransferQueue;
@@ -34,7 +36,7 @@ class QueuedWork final : public kit::PooledWork {
   void Help(kit::Clock::time_point give_up) noexcept override;
   void Want() noexcept override;
 
-  TransferQueue& queue_;
+  const std::shared_ptr<TransferQueue> queue_;
   bool queued_ = false;  // these three guarded by the queue's mutex
   bool opened_ = false;
   bool counted_ = false;  // among wanted_
@@ -49,7 +51,7 @@ struct SpinTimes {
   int64_t onlooker_ns = 0;  // a thread in WaitHost while another runs the transfer
 };
 
-// Kept by the pool of its works, so who polls one may outlive the communicator.
+// Kept by its works, so who polls one may outlive the communicator.
 class TransferQueue {
  public:
   // All but `spin` is borrowed until Drain has returned.

@@ -101,7 +101,7 @@ class Works {
  public:
   ProgressGate& gate() noexcept { return *gate_; }
   Result<TransferWork*> Take(const Transfer& transfer) noexcept {
-    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_->Take(transfer));
+    ENGINE_ASSIGN_OR_RETURN(kit::PooledWork* const work, pool_.Take(transfer));
     auto* const taken = static_cast<TransferWork*>(work);
     taken->Reset();
     return taken;
@@ -112,10 +112,7 @@ class Works {
   static constexpr int kHeldByWorker = 2;
 
   const std::shared_ptr<ProgressGate> gate_ = std::make_shared<ProgressGate>();
-  const std::shared_ptr<kit::WorkPool> pool_ =
-      kit::WorkPool::Create(kHeldByWorker, [gate = gate_]() {
-        return Result<std::unique_ptr<kit::PooledWork>>(std::make_unique<TransferWork>(gate));
-      });
+  kit::WorkPool pool_{kHeldByWorker, kit::WorkPool::Of<TransferWork>(gate_)};
 };
 
 }  // namespace engine::zmq_ps

@@ -287,7 +287,7 @@ const TransferWork* Worker::FindLate(Clock::time_point now) const {
   const Clock::time_point moved_at = moved_at_.load(std::memory_order_relaxed);
   const TransferWork* late = nullptr;
   for (const TransferWork* work : active_) {
-    const Clock::time_point deadline = std::max(work->deadline(), moved_at + work->timeout());
+    const Clock::time_point deadline = work->DeadlineAfter(moved_at);
     if (now < deadline || work->unanswered == 0) continue;
     if (!late || work->number < late->number) late = work;
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 
 namespace engine::kit {
@@ -10,8 +11,8 @@ namespace {
 
 constexpr Transfer kTransfer{.count = 10, .sequence = 4};
 
-PooledWork* Take(const std::shared_ptr<WorkPool>& pool) {
-  auto work = pool->Take(kTransfer);
+PooledWork* Take(WorkPool& pool) {
+  auto work = pool.Take(kTransfer);
   EXPECT_TRUE(work.ok()) << work.status().message();
   return *work;
 }
@@ -21,7 +22,7 @@ void Count(void* counter) {
 }
 
 TEST(PooledWork, GivesItsOutcomeEveryTime) {
-  const auto pool = WorkPool::Create(0);
+  WorkPool pool(0, WorkPool::Of<PooledWork>());
   PooledWork* const work = Take(pool);
   EXPECT_EQ(work->state(), WorkState::kPending);
   EXPECT_EQ(work->started_ns(), 0);
@@ -38,7 +39,7 @@ TEST(PooledWork, GivesItsOutcomeEveryTime) {
 }
 
 TEST(PooledWork, CallsBackOnceBeforeOrAfterTheEnd) {
-  const auto pool = WorkPool::Create(0);
+  WorkPool pool(0, WorkPool::Of<PooledWork>());
   std::atomic<int> calls{0};
   PooledWork* work = Take(pool);
   work->OnDone(Count, &calls);
@@ -54,7 +55,7 @@ TEST(PooledWork, CallsBackOnceBeforeOrAfterTheEnd) {
 }
 
 TEST(PooledWork, AReleasedOneGoesOnAndThenIsUsedAgain) {
-  const auto pool = WorkPool::Create(0);
+  WorkPool pool(0, WorkPool::Of<PooledWork>());
   std::atomic<int> calls{0};
   PooledWork* const work = Take(pool);
   work->OnDone(Count, &calls);
@@ -71,8 +72,8 @@ TEST(PooledWork, AReleasedOneGoesOnAndThenIsUsedAgain) {
 }
 
 TEST(PooledWork, OutlivesThePoolsOwner) {
-  auto pool = WorkPool::Create(3);
-  PooledWork* const work = Take(pool);
+  auto pool = std::make_unique<WorkPool>(3, WorkPool::Of<PooledWork>());
+  PooledWork* const work = Take(*pool);
   pool.reset();
   work->Complete({});
   EXPECT_TRUE(work->WaitHost(0).ok());
@@ -81,7 +82,7 @@ TEST(PooledWork, OutlivesThePoolsOwner) {
 
 TEST(WorkPool, MakesNewOnesOnlyForMoreInUseThanEverBefore) {
   int made = 0;
-  const auto pool = WorkPool::Create(2, [&] {
+  WorkPool pool(2, [&] {
     ++made;
     return Result<std::unique_ptr<PooledWork>>(std::make_unique<PooledWork>());
   });
@@ -97,16 +98,16 @@ TEST(WorkPool, MakesNewOnesOnlyForMoreInUseThanEverBefore) {
 }
 
 TEST(WorkPool, SaysWhyThereIsNoWork) {
-  const auto pool = WorkPool::Create(0, []() -> Result<std::unique_ptr<PooledWork>> {
+  WorkPool pool(0, []() -> Result<std::unique_ptr<PooledWork>> {
     return Status::Error(StatusCode::kDevice, "no event");
   });
-  EXPECT_STREQ(pool->Take(kTransfer).status().message(), "no event");
+  EXPECT_STREQ(pool.Take(kTransfer).status().message(), "no event");
 }
 
 // One thread ends works while others wait, poll, call back and release, in every order.
 TEST(PooledWork, EndsOnceForAllThreads) {
   constexpr int kRounds = 1000;
-  const auto pool = WorkPool::Create(1);
+  WorkPool pool(1, WorkPool::Of<PooledWork>());
   std::atomic<PooledWork*> handed{nullptr};
   std::atomic<int> calls{0};
   std::atomic<bool> stop{false};
@@ -123,7 +124,7 @@ TEST(PooledWork, EndsOnceForAllThreads) {
     }
   });
   for (uint64_t round = 0; round < kRounds; ++round) {
-    auto work = pool->Take({.sequence = round});
+    auto work = pool.Take({.sequence = round});
     ASSERT_TRUE(work.ok());
     handed = *work;
     if (round % 5 != 0) (*work)->OnDone(Count, &calls);
