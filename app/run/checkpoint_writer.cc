@@ -72,6 +72,7 @@ Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec:
   if (!path.empty() && rank < writers_) {
     path_ = path;
     step_ = info.step;
+    if (executor.plugins().communicator->traits().no_op == 0) keys_.push_back(key_);
     ENGINE_ASSIGN_OR_RETURN(auto content, checkpoint::ContentOf(executor, info, kept, !last,
                                                                 memory_, {rank, writers_}));
     copied = copied && content.copied;
@@ -116,7 +117,8 @@ Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent conte
 }
 
 // The first writer makes the file, and gives it its name when all have written: what others write after a
-// failure has no name any more.
+// failure has no name any more. A rank that has written has read all about the file before. Where rank 0
+// writes alone, steps were made since the last but two, in which ranks wait for each other.
 Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int64_t keep) {
   const auto progress = CheckpointProgress(rank_.store);
   const auto told = [&](const std::string& key) {
@@ -145,6 +147,10 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
   for (int32_t other = 1; other < writers_; ++other) {
     ENGINE_ASSIGN_OR_RETURN(const std::string text, told(digest_of(other)));
     ENGINE_CHECK(digest.Add(text), "'%s' is the digest of no part", text.c_str());
+  }
+  if (keys_.size() > 2) {
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(launch::kRemoveKey, keys_.front()));
+    keys_.pop_front();
   }
   ENGINE_RETURN_IF_ERROR(checkpoint::FinishFile(content, digest, *file));
   ENGINE_RETURN_IF_ERROR(checkpoint::KeepNewest(path_, content.step, keep));

@@ -7,10 +7,13 @@
 //   "checkpoint/" STEP PATH "/file"        begin of the data " " path of the temporary file
 //   "checkpoint/" STEP PATH "/digest" RANK of the part of that rank, which is on the disk
 //   "checkpoint/" STEP PATH "/done"        the file has its name
+//
+// Rank 0 removes them when they are those of the last but two.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -64,6 +67,7 @@ class CheckpointWriter final : public RunObserver {
   std::string path_, key_;
   int64_t step_ = 0;
   int32_t writers_ = 1;
+  std::deque<std::string> keys_;  // of the last ones
   std::atomic<bool> ends_ = false;
   std::future<Status> write_;  // uses all before it
 };
