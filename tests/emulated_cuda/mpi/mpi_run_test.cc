@@ -67,6 +67,17 @@ TEST_F(MpiRun, WhereTheLibraryTakesNoDeviceMemoryIsRefused) {
               HasSubstr("'mpi' moves host memory only, but the ops run on 'cuda'"));
 }
 
+TEST_F(MpiRun, ARankWhoseLibraryAloneTakesNoDeviceMemoryIsNamed) {
+  std::vector<std::string> command = Command(folder_ / "run.pbtxt", true, {});
+  const auto engine = std::find(command.begin(), command.end(), ENGINE_TEST_BINARY);
+  command.insert(engine, {"bash", "-c",
+                          "[ $OMPI_COMM_WORLD_RANK = 0 ] || unset LD_PRELOAD; exec \"$@\"", "-"});
+  ProbeProcess process(command, as_root_);
+  EXPECT_EQ(process.Wait(), 78) << process.output();
+  EXPECT_THAT(process.output(),
+              HasSubstr("the MPI library of rank 1 does not take memory of CUDA devices"));
+}
+
 TEST_F(MpiRun, AKilledRankIsNamed) {
   const Words words = {"--set", "train.steps=1000000",
                        "--set", "communication.timeout_ms=2000",
