@@ -2,7 +2,7 @@
 // and any for whose copy there is no memory, is written before training goes on. Where all ranks see the
 // file of rank 0, a thread of each writes a part of it; in the store:
 //
-//   "checkpoint/" STEP PATH                all can go on: "all", if all have copied, and then the last time
+//   "checkpoint/" STEP PATH "/go"          all can go on: "all", if all have copied, and then the last time
 //   "checkpoint/" STEP PATH "/copied" RANK "all" or nothing, of that rank
 //   "checkpoint/" STEP PATH "/file"        begin of the data " " path of the temporary file
 //   "checkpoint/" STEP PATH "/digest" RANK of the part of that rank, which is on the disk

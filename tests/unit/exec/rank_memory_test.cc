@@ -11,60 +11,32 @@
 namespace engine::test {
 namespace {
 
-constexpr uint64_t kLastStep = 3;  // that ends too early
+constexpr int64_t kLastStep = 3;  // that ends too early
 
-// Calls `then` in that step, as late as hooks and updates let it.
-class Interruption {
- public:
-  std::function<void()> then;
-
- protected:
-  ~Interruption() = default;
-  void Come(uint64_t step) const {
-    if (step == kLastStep && then) then();
-  }
-};
-
-class InterruptedHook final : public PassiveHook, public Interruption {
+class InterruptedHook final : public PassiveHook {
  public:
   InterruptedHook() : PassiveHook({.stage = HookStage::kReduced, .scope = HookScope::kGlobal}) {}
-  Status BeginStep(uint64_t step) noexcept override {
-    step_ = step;
-    return {};
-  }
   Status Apply(const GradientView&) noexcept override {
-    Come(step_);
+    if (interrupted) interrupted->Abort(Status::Error(StatusCode::kPeerLost, "rank 1 is lost"));
     return {};
   }
-
- private:
-  uint64_t step_ = 0;
-};
-
-class InterruptedSgd final : public OptimizerBase, public Interruption {
- public:
-  OptimizerTraits traits() const noexcept override { return FakeSgd().traits(); }
-  Status Update(const UpdateCall& call) noexcept override {
-    Come(call.step);
-    return FakeSgd().Update(call);
-  }
+  exec::Executor* interrupted = nullptr;
 };
 
 class RankMemoryTest : public ::testing::Test {
  protected:
+  // That has made the steps before the last one.
   void Make(Rig& rig, Hooks hooks) {
     rig.options.keep_states = [&](uint64_t step) { return memory_.Keep(*rig.executor, step); };
     ASSERT_THAT(rig.Make(ChainModel(8, 2), std::make_unique<RandomScheduler>(),
                          std::make_unique<FakeCommunicator>(), std::move(hooks)),
                 IsOk());
+    for (uint64_t step = 1; step < kLastStep; ++step) ASSERT_THAT(Step(rig, step), IsOk());
   }
   static Status Step(Rig& rig, uint64_t step) {
     return rig.Step(ChainBatch(2, 8, step, 0).Step(step)).status();
   }
-  static void Abort(Rig& rig) {
-    rig.executor->Abort(Status::Error(StatusCode::kPeerLost, "rank 1 is lost"));
-  }
-  // Of the first hook.
+  // What the first hook remembers.
   static std::vector<uint8_t> Saved(const Rig& rig) {
     std::vector<uint8_t> bytes;
     const auto take = [](void* to, const uint8_t* data, uint64_t size) {
@@ -72,12 +44,6 @@ class RankMemoryTest : public ::testing::Test {
     };
     EXPECT_THAT(Query<SavedState>(*rig.plugins.hooks[0])->SaveState(take, &bytes), IsOk());
     return bytes;
-  }
-  std::vector<uint8_t> SavedInMemory(const Rig& rig) {
-    const auto states = memory_.Saved(*rig.executor);
-    const TensorView view = states.tensors.at(0).view;
-    const auto* const bytes = static_cast<const uint8_t*>(view.data);
-    return {bytes, bytes + view.size_bytes()};
   }
   static std::vector<float> Tensors(const Rig& rig) {
     const float* const state = rig.executor->wire()->state(0);
@@ -87,29 +53,30 @@ class RankMemoryTest : public ::testing::Test {
   checkpoint::RankMemory memory_;
 };
 
+// Between the decision and the updates, and behind them.
 TEST_F(RankMemoryTest, AStepThatIsMadeTwiceIsDecidedAboutOnce) {
-  for (const bool updates : {false, true}) {  // whether they have begun
-    SCOPED_TRACE(updates);
+  for (const bool between : {true, false}) {
+    SCOPED_TRACE(between);
     memory_ = {};
     Rig rig;
     MemoryHost host;
     auto hook = std::make_unique<InterruptedHook>();
-    auto sgd = std::make_unique<InterruptedSgd>();
-    (updates ? sgd->then : hook->then) = [&] { Abort(rig); };
-    rig.plugins.optimizer = std::move(sgd);
+    InterruptedHook& interrupts = *hook;
     const plugin::PluginChoice scaler =
         plugins::LossScalerOf({.first = 64, .growth_interval = 100});
     Make(rig, HookList(Must(plugin::Create<GradientHook>(scaler, host)), std::move(hook)));
-    for (uint64_t step = 1; step < kLastStep; ++step) ASSERT_THAT(Step(rig, step), IsOk());
     const std::vector<uint8_t> before = Saved(rig);
-    EXPECT_THAT(Step(rig, kLastStep), FailsWith(StatusCode::kPeerLost));
+    if (between) interrupts.interrupted = rig.executor.get();
+    EXPECT_EQ(Step(rig, kLastStep).ok(), !between);
     const std::vector<uint8_t> after = Saved(rig);
     EXPECT_NE(after, before) << "nothing was decided";
 
     const int64_t salvaged = ValueOf(rig.executor->Salvage());
-    EXPECT_EQ(salvaged, static_cast<int64_t>(kLastStep) - (updates ? 0 : 1));
+    EXPECT_EQ(salvaged, kLastStep - (between ? 1 : 0));
     ASSERT_THAT(memory_.ReturnTo(*rig.executor, salvaged), IsOk());
-    EXPECT_EQ(SavedInMemory(rig), updates ? after : before);
+    const TensorView saved = memory_.Saved(*rig.executor).tensors.at(0).view;
+    const auto* const bytes = static_cast<const uint8_t*>(saved.data);
+    EXPECT_EQ(std::vector(bytes, bytes + saved.size_bytes()), between ? before : after);
   }
 }
 
@@ -118,21 +85,18 @@ TEST_F(RankMemoryTest, TensorsAreThoseOfTheStepThatAllGoOnFrom) {
   const auto topk = [] {
     return HookList(CreateFrom<GradientHook>(PluginPath("topk"), {{"ratio", "0.25"}}));
   };
-  Rig rig;
+  Rig again, rig;
+  Make(again, topk());
   Make(rig, topk());
-  for (uint64_t step = 1; step < kLastStep; ++step) ASSERT_THAT(Step(rig, step), IsOk());
   const std::vector<float> before = Tensors(rig);
   const size_t of_a_step = rig.communicator->submitted.size() / (kLastStep - 1);
   rig.communicator->fail_sequence = rig.communicator->submitted.back().sequence + of_a_step;
   EXPECT_THAT(Step(rig, kLastStep), FailsWith(StatusCode::kPeerLost));
   const std::vector<float> after = Tensors(rig);
   EXPECT_NE(after, before) << "nothing was packed";
-  ASSERT_EQ(ValueOf(rig.executor->Salvage()), static_cast<int64_t>(kLastStep) - 1);
-
-  Rig again;
-  Make(again, topk());
-  for (const uint64_t step : {kLastStep, kLastStep - 1, kLastStep}) {  // also one after the other
-    ASSERT_THAT(memory_.ReturnTo(*rig.executor, static_cast<int64_t>(step)), IsOk());
+  ASSERT_EQ(ValueOf(rig.executor->Salvage()), kLastStep - 1);
+  for (const int64_t step : {kLastStep, kLastStep - 1, kLastStep}) {  // also one after the other
+    ASSERT_THAT(memory_.ReturnTo(*rig.executor, step), IsOk());
     memory_.GiveTensors(*again.executor);
     EXPECT_EQ(Tensors(again), step == kLastStep ? after : before);
   }

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -24,37 +23,24 @@ namespace {
 using test::ReadWhole;
 using train::CheckpointKind;
 
-// "checkpoint/" STEP ...; 0 for another key.
-int StepIn(std::string_view key) {
-  return std::atoi(std::string(key.substr(key.find('/') + 1)).c_str());
-}
-
-// Where one rank is late (-1: nobody is looked at): nobody asks for what was removed, and all is.
+// Knows what was removed, and of a rank that is late with what it reads.
 class LateStore final : public MemoryStore {
  public:
-  LateStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort, int rank, int late)
-      : MemoryStore(table, abort),
-        table_(*table),
-        looks_(late >= 0),
-        delay_(rank == late ? 20 : 0) {}
-  Status Set(std::string_view key, std::string_view value) override {
-    const bool removes = looks_ && key == launch::kRemoveKey;
-    EXPECT_TRUE(!removes || StepIn(value) == LastRemoved() + 1) << value;
-    return MemoryStore::Set(key, value);
-  }
+  LateStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort, bool late)
+      : MemoryStore(table, abort), table_(*table), delay_(late ? 20 : 0) {}
   Result<std::string> Get(std::string_view key, int64_t timeout_ms) override {
     std::this_thread::sleep_for(delay_);
-    EXPECT_TRUE(!looks_ || StepIn(key) == 0 || StepIn(key) > LastRemoved()) << key;
+    EXPECT_FALSE(!Removed().empty() && key.starts_with(Removed())) << key;
     return MemoryStore::Get(key, timeout_ms);
   }
-  int LastRemoved() const {
+  std::string Removed() const {
     std::string last;
-    return table_.values.Get(launch::kRemoveKey, 0, &last) ? StepIn(last) : 0;
+    table_.values.Get(launch::kRemoveKey, 0, &last);
+    return last;
   }
 
  private:
   const MemoryTable& table_;
-  const bool looks_;
   const std::chrono::milliseconds delay_;
 };
 
@@ -68,7 +54,7 @@ class SharedCheckpointTest : public ::testing::Test {
     RankWorld world{.size = size, .steps = 2, .shard = shard};
     world.end = [&](exec::Executor& executor, int of) -> Status {
       base::AbortSignal abort;
-      LateStore store(table, abort, of, late_);
+      LateStore store(table, abort, of == late_);
       const std::atomic<int> stop{0};
       base::RankContext rank{
           .info = executor.options().rank, .store = store, .abort = abort, .stop_requested = stop};
@@ -76,7 +62,7 @@ class SharedCheckpointTest : public ::testing::Test {
       run::RunObserver observer;
       run::CheckpointWriter writer(rank, observer);
       const Status status = body(writer, executor, rank);
-      if (of == 0) last_removed_ = store.LastRemoved();
+      if (of == 0) removed_ = store.Removed();
       return status;
     };
     for (const RankResult& result : world.Run()) EXPECT_THAT(result.status, IsOk());
@@ -86,8 +72,8 @@ class SharedCheckpointTest : public ::testing::Test {
                                              std::filesystem::directory_iterator()));
   }
 
-  int late_ = -1;  // a rank
-  int last_removed_ = 0;
+  int late_ = -1;        // a rank
+  std::string removed_;  // last
   const test::TempFolder folder_;
   const std::string alone_ = folder_ / "alone", together_ = folder_ / "together";
 };
@@ -142,7 +128,7 @@ TEST_F(SharedCheckpointTest, KeysOfAllButTheLastTwoAreRemoved) {
         }
         return writer.Save("", 1, executor, info, CheckpointKind::kLast, together);
       });
-      EXPECT_EQ(last_removed_, 6);
+      EXPECT_EQ(removed_, "checkpoint/6" + together_ + "/");
       EXPECT_EQ(ValueOf(checkpoint::OpenCheckpoint(together_)).info.step, 8);
     }
   }
