@@ -48,16 +48,10 @@ TEST_F(MpiRun, TrainsAsShmDoesOnTheCpu) {
     words.insert(words.end(), {"--set", "output.metrics=" + (folder_ / "mpi.jsonl")});
     ProbeProcess process(Command(folder_ / "run.pbtxt", "true", words), as_root_);
     ASSERT_EQ(process.Wait(), 0) << process.output();
-    std::vector<double> losses;
-    std::ifstream file(folder_ / "mpi.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
-    }
+    const std::vector<double> losses = TakeLosses("mpi.jsonl");
     Words on_cpu = how;
     on_cpu.insert(on_cpu.end(), {"-n", "2", "--plugins", "shm,cpu_ops"});
     ExpectSameLosses(losses, Losses("run.pbtxt", on_cpu), 2e-5, "with mpi");
-    std::remove((folder_ / "mpi.jsonl").c_str());
   }
 }
 
