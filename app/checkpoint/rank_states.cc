@@ -65,6 +65,19 @@ std::vector<State> StatesOf(const exec::Executor& executor) {
   return states;
 }
 
+// Calls `visit` for each tensor of them: "hook/topk/mean_residual/fc.weight".
+template <typename Visit>
+void VisitTensors(const exec::Executor& executor, Visit visit) {
+  const auto& parameters = executor.memory().graph().parameters;
+  for (const State& state : StatesOf(executor)) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto index = static_cast<int32_t>(i);
+      const TensorView view = exec::ViewIn(executor.memory(), state.numbers, index);
+      if (view.data != nullptr) visit(state.name + "/" + parameters[i].name, view);
+    }
+  }
+}
+
 // State::name of all that the file has: it has three parts, and so has what is behind "hook/".
 std::set<std::string> StatesIn(const SafetensorsFile& file) {
   std::set<std::string> states;
@@ -272,16 +285,44 @@ Result<RankStates> CollectRankStates(const exec::Executor& executor, const std::
   return Collection(executor, path).Run();
 }
 
-Result<RankStates> OwnRankStates(const exec::Executor& executor, const std::string& path) {
-  RankStates own{.spill = std::make_shared<SpillFile>(path)};
+Status RankMemory::Copy(const exec::Executor& executor, const char* prefix, Copies* to) {
+  for (const State& state : StatesOf(executor)) {
+    if (state.saved == nullptr || !state.name.starts_with(prefix)) continue;
+    ENGINE_ASSIGN_OR_RETURN((*to)[state.name], Save(state, executor.plugins().watch));
+  }
+  VisitTensors(executor, [&](const std::string& name, const TensorView& view) {
+    const auto* const data = static_cast<const uint8_t*>(view.data);
+    (*to)[name].assign(data, data + view.size_bytes());
+  });
+  return {};
+}
+
+Status RankMemory::Keep(const exec::Executor& executor, uint64_t step) {
+  next_step_ = step;
+  return Copy(executor, "saved/hook/", &earlier_);
+}
+
+// Where another rank has come further than this one, that was given all that this one had for that step:
+// what is kept here now is of it.
+Status RankMemory::ReturnTo(const exec::Executor& executor, int64_t step) {
+  ENGINE_RETURN_IF_ERROR(Copy(executor, kSavedPrefix, &chosen_));
+  if (std::cmp_greater_equal(step, next_step_)) return {};
+  for (const auto& [name, bytes] : earlier_) chosen_[name] = bytes;
+  return {};
+}
+
+void RankMemory::GiveTensors(const exec::Executor& executor) {
+  VisitTensors(executor, [&](const std::string& name, const TensorView& view) {
+    std::ranges::copy(chosen_[name], static_cast<uint8_t*>(view.data));
+  });
+}
+
+RankStates RankMemory::Saved(const exec::Executor& executor) {
+  RankStates own;
   for (const State& state : StatesOf(executor)) {
     if (state.saved == nullptr) continue;
-    ENGINE_ASSIGN_OR_RETURN(const auto saved, Save(state, executor.plugins().watch));
-    const auto bytes = static_cast<int64_t>(saved.size());
-    ENGINE_ASSIGN_OR_RETURN(float* const kept,
-                            own.spill->Allocate(train::CeilDiv(bytes, sizeof(float))));
-    std::ranges::copy(saved, reinterpret_cast<uint8_t*>(kept));
-    own.tensors.push_back({state.name + "/0", {kept, {bytes}, DType::kUint8}});
+    std::vector<uint8_t>& bytes = chosen_[state.name];
+    own.tensors.push_back({state.name + "/0", {bytes.data(), {std::ssize(bytes)}, DType::kUint8}});
     own.versions[state.name] = std::to_string(state.saved->state_version());
   }
   return own;

@@ -204,9 +204,7 @@ Result<uint64_t> CheckedBytes(const Shape& shape, size_t element_bytes) {
 
 Result<SafetensorsHeader> ParseHeader(std::string_view text, uint64_t data_bytes,
                                       ForeignTypes foreign) {
-  if (!text.starts_with('{')) {
-    return Status::Error(kBad, "the header does not begin with '{'");
-  }
+  if (!text.starts_with('{')) return Status::Error(kBad, "the header does not begin with '{'");
   // The JSON library takes NUL for the end of its input.
   if (const size_t nul = text.find('\0'); nul != text.npos) {
     return Status::Error(kBad, "the header is not valid JSON at its byte %zu", nul + 1);

@@ -95,9 +95,7 @@ Result<config::Config> LoadRunConfig(const command::Environment& environment, co
   }
   ENGINE_ASSIGN_OR_RETURN(config::Config config,
                           command::LoadConfig(flags->config, environment, communicators));
-  if (finds) {
-    ENGINE_RETURN_IF_ERROR(FindResume(config.output().checkpoint, notice, flags));
-  }
+  if (finds) ENGINE_RETURN_IF_ERROR(FindResume(config.output().checkpoint, notice, flags));
   return config;
 }
 

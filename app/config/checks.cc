@@ -131,9 +131,7 @@ Status CheckInit(const Document& document, const Cursor& train) {
   const auto* rules = train.Field("init_map");
   for (int i = 0; i < train.Size(rules); ++i) {
     const Cursor rule = document.Child(train, rules, i);
-    for (const char* key : {"from", "to"}) {
-      ENGINE_RETURN_IF_ERROR(Require(document, rule, key));
-    }
+    for (const char* key : {"from", "to"}) ENGINE_RETURN_IF_ERROR(Require(document, rule, key));
     ENGINE_RETURN_IF_ERROR(CheckPattern(document, rule, "from", -1));
   }
   for (int i = 0; i < train.Size(train.Field("init_allow_missing")); ++i) {

@@ -222,7 +222,6 @@ Config Config::SurvivingLosses(int32_t ranks, int32_t left) const {
   const int64_t batch = all.GlobalBatch(ranks);
   const int64_t at_once = all.SamplesAtOnce(train::CeilDiv(batch, ranks));
   Config config = ranks == left ? *this : WithGlobalBatch(batch);
-  config.run_.train.keeps_steps = true;
   config.run_.train.micro_batches =
       std::max(all.micro_batches, train::CeilDiv(train::CeilDiv(batch, left), at_once));
   config.compared_ += "--restarts, --min-ranks: given\n";

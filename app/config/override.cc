@@ -64,9 +64,7 @@ std::string OnlyInFile(const pb::FieldDescriptor& field) {
 }
 
 Status SetField(const pb::FieldDescriptor* field, const std::string& value, pb::Message* message) {
-  if (field->message_type() != nullptr && field->is_repeated()) {
-    return Refuse(OnlyInFile(*field));
-  }
+  if (field->message_type() != nullptr && field->is_repeated()) return Refuse(OnlyInFile(*field));
   if (field->message_type() != nullptr) {
     return Refuse("'" + field->name() + "' is a block; name one of its keys: " +
                   plugins::Join(KeysOf(*field->message_type())));

@@ -33,6 +33,8 @@ namespace engine::launch {
 
 // The key of the store that the launcher sets when every rank has left, or is lost for good.
 inline constexpr const char* kRanksLeftKey = "run/ranks_left";
+// Whoever sets this one removes all keys that begin with its value.
+inline constexpr const char* kRemoveKey = "run/remove";
 // Once a rank has set this one, the run survives the loss of ranks but rank 0.
 inline constexpr const char* kLossesAllowedKey = "run/losses_allowed";
 // Once a rank has set this one, the run survives the loss of any rank: all others stop, and begin

@@ -161,9 +161,7 @@ Result<Message> StoreClient::Request(MessageKind kind, std::string_view key, std
   const Status sent = Send(request);
   std::unique_lock lock(mutex_);
   std::optional<Message>& reply = replies_[request.id];
-  if (sent.ok()) {
-    changed_.wait_until(lock, deadline, [&] { return reply || abort_.raised(); });
-  }
+  if (sent.ok()) changed_.wait_until(lock, deadline, [&] { return reply || abort_.raised(); });
   std::optional<Message> result = std::move(reply);
   replies_.erase(request.id);
   lock.unlock();

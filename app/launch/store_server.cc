@@ -22,6 +22,7 @@
 
 #include "app/launch/deadlines.h"
 #include "app/launch/endpoint.h"
+#include "app/launch/member.h"
 
 namespace engine::launch {
 namespace {
@@ -338,6 +339,10 @@ void StoreServer::Clear() {
 }
 
 void StoreServer::Put(const std::string& key, std::string value) {
+  if (key == kRemoveKey) {
+    std::erase_if(values_, [&](const auto& one) { return one.first.starts_with(value); });
+    return;
+  }
   const Bytes bytes = std::make_shared<const std::string>(std::move(value));
   const auto first = waiters_.lower_bound({key, nullptr, 0});
   auto waiter = first;

@@ -88,7 +88,7 @@ class StoreServer {
   void Forget(int member);
   // Forgets all keys, and who waits for one.
   void Clear();
-  // Sets a key of the store.
+  // Sets a key of the store, or removes some.
   void Put(const std::string& key, std::string value);
 
   void Send(int member, const Message& message);

@@ -293,9 +293,7 @@ Status GraphBuilder::MakeOp(const LayerSpec& layer, Node* node) const {
   const base::OpenCall open(request_.watch, node->plugin, "Infer of '" + node->op_name + "'");
   Status inferred = plugin::Answer(node->op->Infer(specs, &node->signature));
   const char* const mistake = inferred.ok() ? Mistake(signature, specs, request_.max_samples) : "";
-  if (*mistake != '\0') {
-    inferred = Status::Error(StatusCode::kPlugin, "it states %s", mistake);
-  }
+  if (*mistake != '\0') inferred = Status::Error(StatusCode::kPlugin, "it states %s", mistake);
   return inferred.WithContext("%s: layer '%s' (%s, fed with %s)", node->plugin.c_str(),
                               node->name.c_str(), node->op_name.c_str(), shapes.c_str());
 }

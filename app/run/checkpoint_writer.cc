@@ -66,32 +66,33 @@ Status CheckpointWriter::Save(const std::string& path, int64_t keep, const exec:
     ENGINE_ASSIGN_OR_RETURN(kept, checkpoint::CollectRankStates(executor, path));
   }
   ENGINE_RETURN_IF_ERROR(Finish(kind == train::CheckpointKind::kPeriodic && info.step != step_));
-  key_ = "checkpoint/" + std::to_string(info.step) + path;
+  key_ = "checkpoint/" + std::to_string(info.step) + path + "/";
   writers_ = together ? rank_.info.world_size : 1;
   bool copied = !last;
   if (!path.empty() && rank < writers_) {
     path_ = path;
     step_ = info.step;
+    if (executor.plugins().communicator->traits().no_op == 0) keys_.push_back(key_);
     ENGINE_ASSIGN_OR_RETURN(auto content, checkpoint::ContentOf(executor, info, kept, !last,
                                                                 memory_, {rank, writers_}));
     copied = copied && content.copied;
     ENGINE_RETURN_IF_ERROR(Begin(keep, std::move(content), last));
   }
   if (together && all_copy_ && !last) return {};
-  const auto copied_by = [&](int32_t of) { return key_ + "/copied" + std::to_string(of); };
+  const auto copied_by = [&](int32_t of) { return key_ + "copied" + std::to_string(of); };
   const auto await = [&](const std::string& key) {
     return AwaitCheckpoint(rank_.store, key, launch::kProgressTimeoutMs);
   };
   std::string all = copied ? "all" : "";
   if (rank != 0) {
     if (together) ENGINE_RETURN_IF_ERROR(rank_.store.Set(copied_by(rank), all));
-    ENGINE_ASSIGN_OR_RETURN(all, await(key_));
+    ENGINE_ASSIGN_OR_RETURN(all, await(key_ + "go"));
   } else {
     for (int32_t of = 1; of < writers_; ++of) {
       ENGINE_ASSIGN_OR_RETURN(const std::string other, await(copied_by(of)));
       if (other.empty()) all.clear();
     }
-    ENGINE_RETURN_IF_ERROR(rank_.store.Set(key_, all));
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(key_ + "go", all));
   }
   all_copy_ = together && !all.empty();
   return {};
@@ -116,29 +117,30 @@ Status CheckpointWriter::Begin(int64_t keep, checkpoint::CheckpointContent conte
 }
 
 // The first writer makes the file, and gives it its name when all have written: what others write after a
-// failure has no name any more.
+// failure has no name any more. A rank that has written has read all about the file before. Where rank 0
+// writes alone, steps were made since the last but two, in which ranks wait for each other.
 Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int64_t keep) {
   const auto progress = CheckpointProgress(rank_.store);
   const auto told = [&](const std::string& key) {
     return AwaitCheckpoint(rank_.store, key, launch::kProgressTimeoutMs, &ends_);
   };
-  const auto digest_of = [&](int32_t rank) { return key_ + "/digest" + std::to_string(rank); };
+  const auto digest_of = [&](int32_t rank) { return key_ + "digest" + std::to_string(rank); };
   const int32_t rank = rank_.info.rank;
   if (rank != 0) {
-    ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "/file"));
+    ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "file"));
     ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Join(
                                                  path_, to.substr(to.find(' ') + 1), progress));
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::DataDigest own,
                             checkpoint::WriteParts(content, std::stoull(to), *file));
     ENGINE_RETURN_IF_ERROR(file->Commit());
     ENGINE_RETURN_IF_ERROR(rank_.store.Set(digest_of(rank), own.Text()));
-    return told(key_ + "/done").status();
+    return told(key_ + "done").status();
   }
   ENGINE_ASSIGN_OR_RETURN(const std::string head, checkpoint::HeadOf(content.header, {}));
   ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Create(path_, progress));
   if (writers_ > 1) {
     ENGINE_RETURN_IF_ERROR(
-        rank_.store.Set(key_ + "/file", fmt::format("{} {}", head.size(), file->temporary())));
+        rank_.store.Set(key_ + "file", fmt::format("{} {}", head.size(), file->temporary())));
   }
   ENGINE_ASSIGN_OR_RETURN(checkpoint::DataDigest digest,
                           checkpoint::WriteParts(content, head.size(), *file));
@@ -146,9 +148,13 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
     ENGINE_ASSIGN_OR_RETURN(const std::string text, told(digest_of(other)));
     ENGINE_CHECK(digest.Add(text), "'%s' is the digest of no part", text.c_str());
   }
+  if (keys_.size() > 2) {
+    ENGINE_RETURN_IF_ERROR(rank_.store.Set(launch::kRemoveKey, keys_.front()));
+    keys_.pop_front();
+  }
   ENGINE_RETURN_IF_ERROR(checkpoint::FinishFile(content, digest, *file));
   ENGINE_RETURN_IF_ERROR(checkpoint::KeepNewest(path_, content.step, keep));
-  return writers_ > 1 ? rank_.store.Set(key_ + "/done", "") : Status();
+  return writers_ > 1 ? rank_.store.Set(key_ + "done", "") : Status();
 }
 
 Status CheckpointWriter::Finish(bool waits_for_disk) {

@@ -2,15 +2,18 @@
 // and any for whose copy there is no memory, is written before training goes on. Where all ranks see the
 // file of rank 0, a thread of each writes a part of it; in the store:
 //
-//   "checkpoint/" STEP PATH                all can go on: "all", if all have copied, and then the last time
+//   "checkpoint/" STEP PATH "/go"          all can go on: "all", if all have copied, and then the last time
 //   "checkpoint/" STEP PATH "/copied" RANK "all" or nothing, of that rank
 //   "checkpoint/" STEP PATH "/file"        begin of the data " " path of the temporary file
 //   "checkpoint/" STEP PATH "/digest" RANK of the part of that rank, which is on the disk
 //   "checkpoint/" STEP PATH "/done"        the file has its name
+//
+// Rank 0 removes them when they are those of the last but two.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -64,6 +67,7 @@ class CheckpointWriter final : public RunObserver {
   std::string path_, key_;
   int64_t step_ = 0;
   int32_t writers_ = 1;
+  std::deque<std::string> keys_;  // of the last ones
   std::atomic<bool> ends_ = false;
   std::future<Status> write_;  // uses all before it
 };

@@ -84,6 +84,7 @@ Status Recovery::OnMade(train::Trainer& trainer) {
   file_.Close();
   step_ = -1;
   info_ = {};
+  own_ = {};
   while (parts_ > 0) ENGINE_RETURN_IF_ERROR(rank_.store.Set(PartKey(--parts_), ""));
   exec::UpdateStrategy& updates = trainer.executor().updates();
   if (!updates.asynchronous() && updates.served() == nullptr) return {};
@@ -124,10 +125,13 @@ Result<std::string> Recovery::Agree(int64_t step, std::unique_ptr<train::Trainer
   }
   if (newest < 0) {
     if (trainer != nullptr) trainer->reset();  // which may be writing a checkpoint
+    own_ = {};
     return FromStorage();
   }
+  const bool trains = trainer != nullptr && *trainer != nullptr;
+  if (trains) ENGINE_RETURN_IF_ERROR(own_.ReturnTo((*trainer)->executor(), newest));
   if (rank_.info.rank == source) {
-    if (trainer != nullptr && *trainer != nullptr) ENGINE_RETURN_IF_ERROR(Write(**trainer));
+    if (trains) ENGINE_RETURN_IF_ERROR(Write(**trainer));
     ENGINE_RETURN_IF_ERROR(Publish());
     rank_.Log(LogLevel::kInfo,
               fmt::format("all ranks go on from step {}, as this one has it", step));
@@ -155,14 +159,18 @@ Result<std::string> Recovery::FromStorage() const {
 
 // In memory where there is room. It has a name for as long as it takes to write it.
 Status Recovery::Write(train::Trainer& trainer) {
+  const exec::Wire* const wire = trainer.executor().wire();
+  if (wire != nullptr && wire->state_count() > 0) {
+    rank_.Log(LogLevel::kWarning, "what hook '" + wire->layout().name +
+                                      "' has kept on the rank that was lost is lost with it");
+  }
   Status written;
   for (const std::string& folder :
        {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
     const std::string path = fmt::format("{}/engine-recovery-{}", folder, getpid());
-    ENGINE_ASSIGN_OR_RETURN(const checkpoint::RankStates own,
-                            checkpoint::OwnRankStates(trainer.executor(), path));
-    ENGINE_ASSIGN_OR_RETURN(const checkpoint::CheckpointContent content,
-                            checkpoint::ContentOf(trainer.executor(), info_, own));
+    ENGINE_ASSIGN_OR_RETURN(
+        const checkpoint::CheckpointContent content,
+        checkpoint::ContentOf(trainer.executor(), info_, own_.Saved(trainer.executor())));
     written = checkpoint::WriteCheckpoint(path, content);
     if (!written.ok()) continue;
     file_ = kit::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "app/checkpoint/checkpoint.h"
+#include "app/checkpoint/rank_states.h"
 #include "app/config/config.h"
 #include "app/launch/launch.h"
 #include "app/run/best.h"
@@ -37,7 +38,12 @@ class Recovery {
   // this fails.
   Result<std::string> After(const Status& failure, std::unique_ptr<train::Trainer>& trainer);
 
+  bool survives() const { return survives_; }
   bool again() const { return again_; }  // not with the beginning of the run
+  // Whether what Begin or After has returned is what a rank had in its memory.
+  bool from_memory() const { return file_.get() >= 0; }
+  // What this rank keeps for itself; of its trainer, told by that.
+  checkpoint::RankMemory& own() { return own_; }
   // That of the ranks that are left, with the global batch of all.
   config::Config ConfigNow() const;
   Best& best() { return best_; }
@@ -55,6 +61,7 @@ class Recovery {
   const std::string resume_;
   const std::filesystem::file_time_type earlier_;
   Best best_;
+  checkpoint::RankMemory own_;
   bool survives_, again_ = false;
   kit::UniqueFd file_;               // the checkpoint, until all have read it
   int64_t step_ = -1;                // of it, or of the trainer that has failed

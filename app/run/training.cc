@@ -71,7 +71,7 @@ Result<graph::Graph> BuildWithWeights(const config::Config& config, base::RankCo
 // Every rank reads the file, and all have it open before rank 0 may replace it by its own.
 Result<train::RunStart> Restore(const std::string& path, const train::RunConfig& config,
                                 base::RankContext& rank, exec::Executor& executor,
-                                const train::RunState& now, Best& best) {
+                                const train::RunState& now, Best& best, Recovery* recovery) {
   ENGINE_ASSIGN_OR_RETURN(const checkpoint::OpenedCheckpoint checkpoint,
                           checkpoint::OpenCheckpoint(path));
   if (rank.info.incarnation > 0) {
@@ -87,7 +87,9 @@ Result<train::RunStart> Restore(const std::string& path, const train::RunConfig&
                           checkpoint::PlanResume(checkpoint.info, run, now.samples));
   ENGINE_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(checkpoint, executor, rank.info));
   const bool same_metric = best.Load(checkpoint.info.best);
-  if (rank.info.rank != 0) return start;
+  const bool from_memory = recovery != nullptr && recovery->from_memory();
+  if (from_memory) recovery->own().GiveTensors(executor);
+  if (rank.info.rank != 0 || from_memory) return start;
   if (!same_metric) {
     rank.Log(LogLevel::kWarning,
              "the best evaluation of the checkpoint, '" + checkpoint.info.best +
@@ -144,8 +146,9 @@ Status CheckLossScaling(const train::TrainOptions& train, const exec::Executor& 
 Result<train::RunRange> BeginRun(const std::string& resume, const config::Config& whole,
                                  base::RankContext& rank, const DatasetInfo& data,
                                  exec::Executor& executor, const train::RunState& now, Best& best,
-                                 bool again) {
+                                 Recovery* recovery) {
   const train::RunConfig& config = whole.run();
+  const bool again = recovery != nullptr && recovery->again();
   if (whole.best().patience > 0 || !whole.output().best_checkpoint.empty()) {
     ENGINE_RETURN_IF_ERROR(CheckEvaluations(whole, data, executor.memory().graph()));
   }
@@ -161,7 +164,8 @@ Result<train::RunRange> BeginRun(const std::string& resume, const config::Config
       StatusCode::kPlugin));
   train::RunRange range{.again = again};
   if (!resume.empty()) {
-    ENGINE_ASSIGN_OR_RETURN(range.start, Restore(resume, config, rank, executor, now, best));
+    ENGINE_ASSIGN_OR_RETURN(range.start,
+                            Restore(resume, config, rank, executor, now, best, recovery));
   }
   if (rank.info.rank == 0) ENGINE_RETURN_IF_ERROR(PublishRunStart(rank.store, range.start));
   ENGINE_ASSIGN_OR_RETURN(
@@ -246,7 +250,6 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
   ENGINE_RETURN_IF_ERROR(launch::CheckSameOnAllRanks(rank, "configuration", config.compared()));
   const auto own = std::make_shared<Best>(config.best());
   const std::shared_ptr<Best> best(own, recovery == nullptr ? own.get() : &recovery->best());
-  const bool again = recovery != nullptr && recovery->again();
   const bool saves = !output.checkpoint.empty() || !output.best_checkpoint.empty();
   const auto writer = std::make_shared<CheckpointWriter>(rank, observer);
   auto dataset = std::make_unique<data::DatasetSource>(run, rank);
@@ -264,8 +267,9 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
         return BuildWithWeights(config, rank, request, ops);
       },
       .begin =
-          [&, resume, source, best, again](exec::Executor& executor, const train::RunState& now) {
-            return BeginRun(resume, config, rank, source->info(), executor, now, *best, again);
+          [&, resume, source, best, recovery](exec::Executor& executor,
+                                              const train::RunState& now) {
+            return BeginRun(resume, config, rank, source->info(), executor, now, *best, recovery);
           },
       .evaluate = [&](exec::Executor& executor, train::BatchSource& data,
                       const train::BatchRequest& batches) -> Result<train::EvaluationReport> {
@@ -280,6 +284,11 @@ Result<std::unique_ptr<train::Trainer>> MakeTrainer(const config::Config& config
       .check = MakeReplicaCheck(run, rank),
       .observer = saves ? *writer : observer,
       .metrics = std::move(metrics)};
+  if (recovery != nullptr && recovery->survives()) {
+    parts.keep_states = [recovery](const exec::Executor& executor, uint64_t step) {
+      return recovery->own().Keep(executor, step);
+    };
+  }
   if (saves) {
     parts.save = [&, source, best, writer](const exec::Executor& executor,
                                            const train::RunState& now, train::CheckpointKind kind,

@@ -53,9 +53,7 @@ class Renaming {
 
 std::string ShapeText(const Shape& shape) {
   std::string text;
-  for (int32_t i = 0; i < shape.ndim; ++i) {
-    text += (i > 0 ? ", " : "(") + std::to_string(shape[i]);
-  }
+  for (int32_t i = 0; i < shape.ndim; ++i) text += (i > 0 ? ", " : "(") + std::to_string(shape[i]);
   return shape.ndim == 0 ? "()" : text + ")";
 }
 

@@ -27,9 +27,11 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       options_(options),
       on_accelerator_(Query<Accelerator>(*plugins.device) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)),
-      keeps_steps_(options.keeps_steps && !on_accelerator_ && !updates_->in_parts() &&
+      keeps_steps_(options.keep_states && !on_accelerator_ && !updates_->in_parts() &&
                    updates_->served() == nullptr),
-      submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {}
+      submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {
+  if (!keeps_steps_) options_.keep_states = nullptr;
+}
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
                                                    const plugin::OpFactory& factory,

@@ -65,7 +65,7 @@ class Executor {
 
   // After a failure, before the end: ends what is under way, makes the updates that wait for nobody
   // any more, and returns the step that parameters, buffers and states are of: 0 if none has begun, -1 if
-  // it is not one (ExecutorOptions::keeps_steps). Nothing of this computes or sends after that; again it
+  // it is not one (ExecutorOptions::keep_states). Nothing of this computes or sends after that; again it
   // says the same.
   Result<int64_t> Salvage();
 
@@ -111,7 +111,7 @@ class Executor {
 
   plugin::PluginSet& plugins_;
   base::Store* const store_;
-  const ExecutorOptions options_;
+  ExecutorOptions options_;
   const bool on_accelerator_;
   std::unique_ptr<UpdateStrategy> updates_;
   const bool keeps_steps_;  // here and with these updates

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,10 @@ struct ExecutorOptions {
   // On an accelerator without micro-batches: the work of a step is recorded once and then replayed
   // (CUDA graphs), for batches of as many samples.
   bool record_steps = false;
-  // Executor::Salvage shall find the parameters of one step, on a host whose ranks update: no update
-  // is made before all gradients of its step are there.
-  bool keeps_steps = false;
+  // Where set, Executor::Salvage shall find the parameters of one step, on a host whose ranks update:
+  // no update is made before all gradients of its step are there; and this is called where the
+  // backward pass of a step begins, when what hooks keep is what all steps before it have left.
+  std::function<Status(uint64_t step)> keep_states = nullptr;
   size_t trace_spans = 1 << 16;
   base::LogSink log = nullptr;  // null: nobody reads it
   std::string communicator_name, scheduler_name, optimizer_name;

@@ -164,6 +164,8 @@ Status HostStep::KeepStatistics(bool add) {
 // By now all updates of the step before are done: every forward task has run.
 Status HostStep::BeginBackward() {
   backward_begun_ = true;
+  const auto& keep_states = parts_.options.keep_states;
+  if (keep_states) ENGINE_RETURN_IF_ERROR(keep_states(input_.step));
   tail_ = input_;
   skipped_before_ = Skipped();
   tail_.step -= skipped_before_;

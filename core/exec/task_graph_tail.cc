@@ -215,9 +215,7 @@ class Tail {
       }
     }
     for (const int32_t position : t_.all) {
-      for (const int32_t task : last[position]) {
-        t_.result.tasks[task].completes.push_back(position);
-      }
+      for (const int32_t task : last[position]) t_.result.tasks[task].completes.push_back(position);
       if (t_.pull[position] != graph::kNone) Carry(last[position], t_.pull[position]);
       for (const int32_t user : t_.UsersOf(position)) {
         if (user >= t_.program.forward_count) continue;

@@ -58,7 +58,6 @@ struct TrainOptions {
   int64_t micro_batches = 1;
   double loss_scale = 1;
   bool record_steps = false;
-  bool keeps_steps = false;  // ExecutorOptions
   std::vector<ParameterGroup> groups;
   std::vector<std::string> frozen;  // parameters whose name starts with one of these do not train
   std::vector<std::string> recompute;  // likewise layers: see Node::recomputed

@@ -18,7 +18,6 @@ exec::ExecutorOptions OptionsOf(const RunConfig& config, const RankInfo& rank) {
           .micro_batches = config.train.micro_batches,
           .loss_scale = static_cast<float>(config.train.loss_scale),
           .record_steps = config.train.record_steps,
-          .keeps_steps = config.train.keeps_steps,
           .trace_spans = static_cast<size_t>(config.trace_spans),
           .communicator_name = chosen.communicator.entry.name,
           .scheduler_name = chosen.scheduler.entry.name,
@@ -84,6 +83,9 @@ Status Trainer::MakeExecutor() {
                           parts_.build_graph(data(), at_once, plugins_->op_factory()));
   exec::ExecutorOptions options = OptionsOf(config_, rank_.info);
   options.log = rank_.log;
+  if (parts_.keep_states) {
+    options.keep_states = [this](uint64_t step) { return parts_.keep_states(*executor_, step); };
+  }
   if (rank_.info.world_size > 1 && exec::FirstThatGathers(graph) != nullptr) {
     ENGINE_ASSIGN_OR_RETURN(options.replicas, plugins_->ReplicaCommunicator());
   }

@@ -64,6 +64,8 @@ struct TrainerParts {
   // Made aware of every TrainOptions::check_ranks_every steps, and before each checkpoint. Null, on all
   // ranks alike: nobody looks whether ranks have the same parameters.
   std::unique_ptr<exec::ReplicaCheck> check;
+  // ExecutorOptions::keep_states, or null.
+  std::function<Status(const exec::Executor& executor, uint64_t step)> keep_states;
   TrainObserver& observer;  // that of a rank other than 0 hears of no evaluation
   plugin::PluginHost::MetricSink metrics;
 };

@@ -51,9 +51,7 @@ Library::Library(bool one_thread) {
 }
 
 Library::~Library() {
-  if (was_started_ == 0) {
-    CallThere([](const void*) { return MPI_Finalize(); }, nullptr);
-  }
+  if (was_started_ == 0) CallThere([](const void*) { return MPI_Finalize(); }, nullptr);
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -93,18 +93,27 @@ class MpiCommunicator final : public CommunicatorBase {
 
 // The ranks of MPI_COMM_WORLD that are the ranks of this run or group. MPI's numbers may be others,
 // and MPI may have more processes; without its launcher each process is rank 0 of a world of its
-// own.
+// own. `on_device`: all buffers are memory of CUDA devices, which all of them take, or none.
 Result<std::vector<int>> RanksInMpi(Host& host, const kit::Rendezvous& rendezvous,
-                                    const Library& library) {
+                                    const Library& library, bool on_device) {
+  constexpr std::string_view kTakes = " takes memory of devices";
   const RankInfo ranks = host.rank_info();
   const kit::Members all = kit::Members::All(ranks, rendezvous.prefix());
   const std::string topic = rendezvous.prefix() + "/mpi";
-  ENGINE_RETURN_IF_ERROR(kit::SetValue(host, all, topic, std::to_string(library.rank())));
+  std::string own = std::to_string(library.rank());
+  if (on_device && library.takes_cuda()) own += kTakes;
+  ENGINE_RETURN_IF_ERROR(kit::SetValue(host, all, topic, own));
   ENGINE_ASSIGN_OR_RETURN(const kit::Values values,
                           kit::GatherValues(host, all, topic, rendezvous.deadline(), nullptr));
   ENGINE_RETURN_IF_ERROR(kit::CheckComplete(values, all, ranks.rendezvous_timeout_ms));
   std::vector<int> in_mpi;
   for (const auto& value : values) {
+    if (value->ends_with(kTakes) != values[0]->ends_with(kTakes)) {
+      return Status::Error(StatusCode::kConfig,
+                           "the MPI library of rank %zu %s memory of CUDA devices, unlike that of "
+                           "rank 0: start all ranks with the same one",
+                           in_mpi.size(), value->ends_with(kTakes) ? "takes" : "does not take");
+    }
     const int rank = std::stoi(*value);
     const auto other = std::find(in_mpi.begin(), in_mpi.end(), rank);
     if (other != in_mpi.end()) {
@@ -126,11 +135,13 @@ Result<std::unique_ptr<MpiCommunicator>> Make(Host& host, const Options& options
   ENGINE_RETURN_IF_ERROR(rendezvous.Begin());
   Library* library = nullptr;
   MPI_Comm group = MPI_COMM_NULL;
+  const bool on_device =
+      kit::AcceleratorOf(host) != nullptr && std::string_view(host.device()->type()) == "cuda";
   if (ranks.world_size > 1) {
     // Starting MPI has no deadline, so the ranks meet before.
     ENGINE_ASSIGN_OR_RETURN(const auto here, rendezvous.Exchange(""));
     ENGINE_ASSIGN_OR_RETURN(library, Library::Start(options.String("threads") == "one"));
-    ENGINE_ASSIGN_OR_RETURN(const auto in_mpi, RanksInMpi(host, rendezvous, *library));
+    ENGINE_ASSIGN_OR_RETURN(const auto in_mpi, RanksInMpi(host, rendezvous, *library, on_device));
     group = library->MakeGroup(in_mpi);
     if (group == MPI_COMM_NULL) {
       return Status::Error(StatusCode::kRendezvous, "MPI made no communicator of the ranks");
@@ -138,8 +149,7 @@ Result<std::unique_ptr<MpiCommunicator>> Make(Host& host, const Options& options
   }
   const auto message_bytes = static_cast<size_t>(options.Int("message_kb")) << 10;
   OnDevice place;
-  if (kit::AcceleratorOf(host) && std::string_view(host.device()->type()) == "cuda" &&
-      (library == nullptr || library->takes_cuda())) {
+  if (on_device && (library == nullptr || library->takes_cuda())) {
     place.device = host.device();
     Stream* stream = nullptr;
     ENGINE_RETURN_IF_ERROR(place.device->CreateStream(&stream));

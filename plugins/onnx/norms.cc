@@ -169,9 +169,7 @@ constexpr HandlerEntry kNormHandlers[] = {
 Result<Last> MakeLast(Lowering& lowering, const Node& node, const Value& x,
                       const std::vector<int>& inner) {
   for (const int axis : inner) {
-    if (x.layout.IsSamples(axis)) {
-      return node.Unsupported("works along the samples of a batch");
-    }
+    if (x.layout.IsSamples(axis)) return node.Unsupported("works along the samples of a batch");
   }
   std::vector<int> order;
   for (const int axis : x.layout.MemoryOrder()) {

@@ -107,9 +107,7 @@ bool Matches(Lowering& lowering, const Node& node, std::string_view term, Values
   do {
     Values trial = *values;
     size_t fit = 0;
-    while (fit < order.size() && Matches(lowering, inputs[order[fit]], wanted[fit], &trial)) {
-      ++fit;
-    }
+    while (fit < order.size() && Matches(lowering, inputs[order[fit]], wanted[fit], &trial)) ++fit;
     if (fit == order.size()) {
       *values = std::move(trial);
       return true;

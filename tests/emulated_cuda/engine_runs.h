@@ -31,13 +31,17 @@ class EngineRuns : public ::testing::Test {
     more.insert(more.end(), {"--set", "output.metrics=metrics.jsonl"});
     const Outcome outcome = Run(config, std::move(more));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return TakeLosses("metrics.jsonl");
+  }
+  // Of a file of metrics, which goes.
+  std::vector<double> TakeLosses(const char* name) {
     std::vector<double> losses;
-    std::ifstream file(folder_ / "metrics.jsonl");
+    std::ifstream file(folder_ / name);
     for (std::string line; std::getline(file, line);) {
       const auto entry = nlohmann::json::parse(line);
       if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
     }
-    std::remove((folder_ / "metrics.jsonl").c_str());
+    std::remove((folder_ / name).c_str());
     EXPECT_GT(losses.size(), 2u);
     return losses;
   }

@@ -25,8 +25,9 @@ class SavedStateBase : public Implements<SavedState> {
   // Calls sink(context, data, size) once, before it returns, with what shall be kept of this rank,
   // which may be nothing; `data` is copied. Between two steps or after the last one, as often as
   // the run keeps checkpoints: all updates are done, no transfer is under way, and no call of the
-  // object. What the run does afterwards must not depend on whether it was called. An error ends
-  // the run, and the checkpoint is not written. [compute-lane]
+  // object. Of a hook, where a run survives the loss of a rank, also before BeginStep of each step,
+  // which has not called it yet. What the run does afterwards must not depend on whether it was
+  // called. An error ends the run, and the checkpoint is not written. [compute-lane]
   virtual Status SaveState(void (*sink)(void* context, const uint8_t* data, uint64_t size),
                            void* context) noexcept = 0;
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "tests/conformance/ops/op_rig.h"
+#include "tests/support/words.h"
 
 namespace engine::test {
 namespace {
@@ -10,34 +11,10 @@ namespace {
 const struct {
   std::vector<std::string> ops, inputs;
 } kArrayCases[] = {
-    {{"sigmoid",
-      "silu",
-      "hard_sigmoid",
-      "hard_swish",
-      "leaky_relu",
-      "leaky_relu(slope=0)",
-      "elu",
-      "elu(alpha=0.5)",
-      "gelu_erf",
-      "clip",
-      "clip(min=-0.5,max=0.25)",
-      "scale(factor=-2,offset=3)",
-      "exp",
-      "log",
-      "sqrt",
-      "reciprocal",
-      "abs",
-      "erf",
-      "sin",
-      "cos",
-      "softplus",
-      "mish",
-      "pow(exponent=2)",
-      "pow(exponent=3)",
-      "pow(exponent=0.5)",
-      "pow(exponent=-0.5)",
-      "pow(exponent=-1)",
-      "pow(exponent=1.7)"},
+    {Words("sigmoid silu hard_sigmoid hard_swish leaky_relu leaky_relu(slope=0) elu elu(alpha=0.5) "
+           "gelu_erf clip clip(min=-0.5,max=0.25) scale(factor=-2,offset=3) exp log sqrt "
+           "reciprocal abs erf sin cos softplus mish pow(exponent=2) pow(exponent=3) "
+           "pow(exponent=0.5) pow(exponent=-0.5) pow(exponent=-1) pow(exponent=1.7)"),
      {"float32[33*]", "float32[3*,1,7]"}},
     {{"gelu_erf", "silu", "clip(max=0)"}, {"float32[160*,257]"}},
     // Each way of repeating: neither, rows, columns, both, samples, with one side or the other.

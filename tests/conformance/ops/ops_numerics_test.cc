@@ -100,9 +100,7 @@ TEST_P(OpNumerics, AttentionDoesNotSeeWhatIsMasked) {
   Fed masked = Feed(op + "=float32[1*,1,2,4],float32[1*,1,2,4],float32[1*,1,2,4],float32[2,2]", {});
   masked.problem.inputs[3].values = mask;
   Fed causal = Feed(op + "(causal=true)=float32[1*,1,2,4],float32[1*,1,2,4],float32[1*,1,2,4]", {});
-  for (size_t i = 0; i < 3; ++i) {
-    causal.problem.inputs[i].values = masked.problem.inputs[i].values;
-  }
+  for (size_t i = 0; i < 3; ++i) causal.problem.inputs[i].values = masked.problem.inputs[i].values;
   const RunResult got = masked.Run(), want = causal.Run();
   for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(got.outputs[0][i], want.outputs[0][i], 1e-6) << i;
   for (size_t input = 0; input < 3; ++input) {

@@ -1,7 +1,6 @@
 // Ranks of mpirun on emulated GPUs: what MPI moves there gives what shm gives on the CPU.
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "tests/emulated_cuda/engine_runs.h"
@@ -23,14 +22,16 @@ class MpiRun : public EngineRuns {
         "plugins: [\"mpi\", \"fifo_sched\", \"sgd\", \"cuda_ops\"] sgd { momentum: 0.9 }\n"
         "cuda_ops { tune: \"off\" } mpi { message_kb: 1 }\n");
   }
-  // Build machines often work as root in a container, which Open MPI wants to be told twice.
-  static std::vector<std::string> Command(const std::string& config, bool takes_cuda, Words more) {
-    std::vector<std::string> command = {MPIRUN, "--oversubscribe", "-n", "2",
-                                        "-x",   "LD_LIBRARY_PATH"};
-    if (takes_cuda) command.insert(command.end(), {"-x", "LD_PRELOAD=" SAYS_CUDA});
-    command.insert(command.end(),
-                   {ENGINE_TEST_BINARY, "run", config, "-q", "--plugin-path", EMULATED_PLUGINS});
-    command.insert(command.end(), more.begin(), more.end());
+  // Each rank runs `first` before, in a shell. Build machines often work as root in a container, which
+  // Open MPI wants to be told twice.
+  static Words Command(const std::string& config, const std::string& first, Words more) {
+    Words command = {MPIRUN, "--oversubscribe", "-n", "2", "-x", "LD_LIBRARY_PATH"};
+    for (const Words& part :
+         {Words{"-x", "LD_PRELOAD=" SAYS_CUDA, "bash", "-c"}, Words{first + "; exec \"$@\"", "-"},
+          Words{ENGINE_TEST_BINARY, "run", config, "-q"}, Words{"--plugin-path", EMULATED_PLUGINS},
+          more}) {
+      command.insert(command.end(), part.begin(), part.end());
+    }
     return command;
   }
   const std::map<std::string, std::string> as_root_ = {
@@ -45,37 +46,33 @@ TEST_F(MpiRun, TrainsAsShmDoesOnTheCpu) {
        {Words{}, {"--plugins", "priority_sched", "--set", "train.shard_optimizer=true"}}) {
     Words words = how;
     words.insert(words.end(), {"--set", "output.metrics=" + (folder_ / "mpi.jsonl")});
-    ProbeProcess process(Command(folder_ / "run.pbtxt", true, words), as_root_);
+    ProbeProcess process(Command(folder_ / "run.pbtxt", "true", words), as_root_);
     ASSERT_EQ(process.Wait(), 0) << process.output();
-    std::vector<double> losses;
-    std::ifstream file(folder_ / "mpi.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (entry.contains("loss")) losses.push_back(entry["loss"].get<double>());
-    }
+    const std::vector<double> losses = TakeLosses("mpi.jsonl");
     Words on_cpu = how;
     on_cpu.insert(on_cpu.end(), {"-n", "2", "--plugins", "shm,cpu_ops"});
     ExpectSameLosses(losses, Losses("run.pbtxt", on_cpu), 2e-5, "with mpi");
-    std::remove((folder_ / "mpi.jsonl").c_str());
   }
 }
 
-TEST_F(MpiRun, WhereTheLibraryTakesNoDeviceMemoryIsRefused) {
-  ProbeProcess process(Command(folder_ / "run.pbtxt", false, {}), as_root_);
-  EXPECT_EQ(process.Wait(), 78) << process.output();
-  EXPECT_THAT(process.output(),
-              HasSubstr("'mpi' moves host memory only, but the ops run on 'cuda'"));
+TEST_F(MpiRun, WhereALibraryTakesNoDeviceMemoryIsRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"unset LD_PRELOAD", "'mpi' moves host memory only, but the ops run on 'cuda'"},
+      {"[ $OMPI_COMM_WORLD_RANK = 0 ] || unset LD_PRELOAD",
+       "the MPI library of rank 1 does not take memory of CUDA devices, unlike that of rank 0"}};
+  for (const auto& [first, sentence] : cases) {
+    ProbeProcess process(Command(folder_ / "run.pbtxt", first, {}), as_root_);
+    EXPECT_EQ(process.Wait(), 78) << process.output();
+    EXPECT_THAT(process.output(), HasSubstr(sentence));
+  }
 }
 
 TEST_F(MpiRun, AKilledRankIsNamed) {
+  static constexpr char kTellPid[] = "echo pid $OMPI_COMM_WORLD_RANK $$";  // and becomes the rank
   const Words words = {"--set", "train.steps=1000000",
                        "--set", "communication.timeout_ms=2000",
                        "--set", "output.metrics=" + (folder_ / "mpi.jsonl")};
-  // mpirun starts a shell, which tells the number of the process that it becomes.
-  std::vector<std::string> command = Command(folder_ / "run.pbtxt", true, words);
-  const auto engine = std::find(command.begin(), command.end(), ENGINE_TEST_BINARY);
-  command.insert(engine, {"bash", "-c", "echo pid $OMPI_COMM_WORLD_RANK $$; exec \"$@\"", "-"});
-  ProbeProcess process(command, as_root_);
+  ProbeProcess process(Command(folder_ / "run.pbtxt", kTellPid, words), as_root_);
   int killed = 0;
   for (const std::string& line : process.ReadLines("pid ", 2)) {
     if (line[0] == '1') killed = std::stoi(line.substr(2));

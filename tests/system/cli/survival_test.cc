@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/matchers.h"
+#include "tests/support/training.h"
 #include "tests/system/cli/cli_test.h"
 
 namespace engine::test {
@@ -75,6 +76,35 @@ TEST_F(Survival, ARankThatIsLostBeforeTheFirstStepIsStartedAgain) {
   const Outcome outcome = process->Wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("started again (1 of 1)"));
+}
+
+// Which steps do not change: the learning rate is lost beside the parameters.
+TEST_F(Survival, RanksKeepWhatTheirHooksHaveKept) {
+  const std::string words =
+      "run run.pbtxt -n 3 --plugins topk --set train.steps=120 --set model.mlp.hidden=384,384 "
+      "--set train.learning_rate.base=1e-30 --set output.checkpoint=";
+  Output(Run(words + "whole -q"));
+  auto process = Start(words + "model --restarts 2 --set output.metrics=run.jsonl");
+  for (const size_t of_rank_one : {1u, 2u}) {  // the second time it is the youngest
+    AwaitSteps(StepsWritten() + 5);
+    kill(process->Children().at(of_rank_one), SIGKILL);
+  }
+  const Outcome outcome = process->Wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("started again (2 of 2)"),
+                    HasSubstr("what hook 'topk' has kept on the rank that was lost is lost"),
+                    Not(HasSubstr("the checkpoint has no"))));
+  const auto whole = TensorsOf(folder_ / "whole"), model = TensorsOf(folder_ / "model");
+  size_t residuals = 0, lost = 0;
+  for (const auto& [name, bytes] : whole) {
+    const bool of_lost = name.find("mean_residual/1/") != std::string::npos;
+    residuals += name.find("mean_residual/") != std::string::npos ? 1 : 0;
+    lost += model.at(name) != bytes ? 1 : 0;
+    EXPECT_TRUE(of_lost || model.at(name) == bytes) << name;
+  }
+  EXPECT_EQ(residuals, 3 * 6u);
+  EXPECT_GT(lost, 0u);
 }
 
 TEST_F(Survival, RanksOfALauncherLeaveAfterALossTooMany) {

@@ -109,9 +109,7 @@ Status Lossy(base::RankContext& context, const Scenario& scenario) {
   for (int death = 0; death < scenario.deaths && death <= scenario.restarts; ++death) {
     ENGINE_RETURN_IF_ERROR(AwaitEnd(context, "victim/" + std::to_string(death)));
   }
-  if (scenario.deaths <= scenario.restarts) {
-    ENGINE_RETURN_IF_ERROR(Await(context, "alive"));
-  }
+  if (scenario.deaths <= scenario.restarts) ENGINE_RETURN_IF_ERROR(Await(context, "alive"));
   return context.store.Set("finish", "");
 }
 

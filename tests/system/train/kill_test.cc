@@ -22,6 +22,7 @@
 #include "app/checkpoint/retention.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/probe_process.h"
+#include "tests/support/words.h"
 #include "tests/system/train/run_test.h"
 
 namespace engine::test {
@@ -57,13 +58,8 @@ class Kill : public RunTest {
   }
 
   std::vector<std::string> Run() const {
-    return {"run",
-            "run.pbtxt",
-            "-q",
-            "-n",
-            std::to_string(ranks_),
-            "--set",
-            "train.shard_optimizer=" + std::string(shards_ ? "true" : "false")};
+    return Words("run run.pbtxt -q -n " + std::to_string(ranks_) +
+                 " --set train.shard_optimizer=" + (shards_ ? "true" : "false"));
   }
 
   // Another number for each checkpoint that was written; 0 for none.

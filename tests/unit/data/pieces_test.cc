@@ -21,9 +21,7 @@ class Pieces : public test::DatasetTest {
     std::mt19937 random(5);
     const std::vector<std::string> words = {"ships", "sail",   "to",   "the",
                                             "north", "wörter", "sails"};
-    for (int i = 0; i < 3000; ++i) {
-      text_ += words[random() % words.size()] + (i % 9 ? " " : "\n");
-    }
+    for (int i = 0; i < 3000; ++i) text_ += words[random() % words.size()] + (i % 9 ? " " : "\n");
     options_["path"] = folder_.Write("text.txt", text_);
     options_["sentencepiece"] = folder_ / "m.model";
     options_["context"] = "8";

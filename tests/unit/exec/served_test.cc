@@ -60,9 +60,7 @@ class LookupOp final : public OpBase, public RowTableBase {
 plugin::OpFactory OpsWithLookup() {
   return [](const std::string& name,
             const std::vector<plugin::OwnedOption>& attributes) -> Result<std::unique_ptr<Op>> {
-    if (name.starts_with("lookup")) {
-      return std::unique_ptr<Op>(new LookupOp(name.back() - '0'));
-    }
+    if (name.starts_with("lookup")) return std::unique_ptr<Op>(new LookupOp(name.back() - '0'));
     return FakeOps()(name, attributes);
   };
 }

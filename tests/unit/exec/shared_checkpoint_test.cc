@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 
+#include "app/launch/member.h"
 #include "app/run/checkpoint_writer.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
@@ -19,6 +23,27 @@ namespace {
 using test::ReadWhole;
 using train::CheckpointKind;
 
+// Knows what was removed, and of a rank that is late with what it reads.
+class LateStore final : public MemoryStore {
+ public:
+  LateStore(std::shared_ptr<MemoryTable> table, base::AbortSignal& abort, bool late)
+      : MemoryStore(table, abort), table_(*table), delay_(late ? 20 : 0) {}
+  Result<std::string> Get(std::string_view key, int64_t timeout_ms) override {
+    std::this_thread::sleep_for(delay_);
+    EXPECT_FALSE(!Removed().empty() && key.starts_with(Removed())) << key;
+    return MemoryStore::Get(key, timeout_ms);
+  }
+  std::string Removed() const {
+    std::string last;
+    table_.values.Get(launch::kRemoveKey, 0, &last);
+    return last;
+  }
+
+ private:
+  const MemoryTable& table_;
+  const std::chrono::milliseconds delay_;
+};
+
 class SharedCheckpointTest : public ::testing::Test {
  protected:
   // What one rank does with `writer` in the end of a run.
@@ -27,16 +52,18 @@ class SharedCheckpointTest : public ::testing::Test {
   void Run(int size, bool shard, const Body& body) {
     const auto table = std::make_shared<MemoryTable>();
     RankWorld world{.size = size, .steps = 2, .shard = shard};
-    world.end = [&](exec::Executor& executor, int) -> Status {
+    world.end = [&](exec::Executor& executor, int of) -> Status {
       base::AbortSignal abort;
-      MemoryStore store(table, abort);
+      LateStore store(table, abort, of == late_);
       const std::atomic<int> stop{0};
       base::RankContext rank{
           .info = executor.options().rank, .store = store, .abort = abort, .stop_requested = stop};
       rank.info.rendezvous_timeout_ms = 20000;
       run::RunObserver observer;
       run::CheckpointWriter writer(rank, observer);
-      return body(writer, executor, rank);
+      const Status status = body(writer, executor, rank);
+      if (of == 0) removed_ = store.Removed();
+      return status;
     };
     for (const RankResult& result : world.Run()) EXPECT_THAT(result.status, IsOk());
   }
@@ -45,6 +72,8 @@ class SharedCheckpointTest : public ::testing::Test {
                                              std::filesystem::directory_iterator()));
   }
 
+  int late_ = -1;        // a rank
+  std::string removed_;  // last
   const test::TempFolder folder_;
   const std::string alone_ = folder_ / "alone", together_ = folder_ / "together";
 };
@@ -82,6 +111,27 @@ TEST_F(SharedCheckpointTest, WithoutAPartThereIsNoFile) {
                        CheckpointKind::kPeriodic, /*together=*/true);
   });
   EXPECT_EQ(Files(), 0u);
+}
+
+// A number is summed up where a run has its steps.
+TEST_F(SharedCheckpointTest, KeysOfAllButTheLastTwoAreRemoved) {
+  for (const bool together : {true, false}) {
+    for (late_ = 0; late_ < 3; ++late_) {
+      SCOPED_TRACE(std::to_string(late_) + (together ? " is late, together" : " is late"));
+      Run(3, /*shard=*/false, [&](auto& writer, auto& executor, auto& rank) -> Status {
+        checkpoint::CheckpointInfo info{.config = "seed: 1", .world_size = rank.info.world_size};
+        for (info.step = 1; info.step < 9; ++info.step) {
+          ENGINE_RETURN_IF_ERROR(
+              writer.Save(together_, 1, executor, info, CheckpointKind::kPeriodic, together));
+          float number = 1;
+          ENGINE_RETURN_IF_ERROR(executor.AllReduce({&number, 1}));
+        }
+        return writer.Save("", 1, executor, info, CheckpointKind::kLast, together);
+      });
+      EXPECT_EQ(removed_, "checkpoint/6" + together_ + "/");
+      EXPECT_EQ(ValueOf(checkpoint::OpenCheckpoint(together_)).info.step, 8);
+    }
+  }
 }
 
 // Rank 1 stands on another host: what it finds at that path is not what rank 0 wrote.

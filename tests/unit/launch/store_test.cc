@@ -57,6 +57,17 @@ TEST_F(StoreTest, PostsArriveInOrderAlsoWhatCameBeforeTheListener) {
   EXPECT_FALSE(a.Post(std::string((64u << 20) + 1, 'x')).ok());
 }
 
+TEST_F(StoreTest, WhatIsRemovedIsThereWhenItIsSetAgain) {
+  base::Store &a = store(0), &b = store(1);
+  for (const char* key : {"k", "key", "key/2", "other"}) ASSERT_TRUE(a.Set(key, "1").ok());
+  ASSERT_TRUE(a.Set(kRemoveKey, "key").ok());
+  EXPECT_TRUE(*b.Has("k") && *b.Has("other"));
+  EXPECT_FALSE(*b.Has("key") || *b.Has("key/2") || *b.Has(kRemoveKey));
+  EXPECT_EQ(b.Get("key", 50).status().code(), StatusCode::kTimeout);
+  ASSERT_TRUE(a.Set("key", "2").ok());
+  EXPECT_EQ(*b.Get("key", kLongMs), "2");
+}
+
 TEST_F(StoreTest, OneRankReadsWhatTheOtherWrote) {
   base::Store &a = store(0), &b = store(1);
   Result<bool> before = b.Has("k");

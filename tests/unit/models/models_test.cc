@@ -50,9 +50,7 @@ class ModelsTest : public ::testing::Test {
 
 std::string Text(const Shape& shape) {
   std::string text;
-  for (int32_t i = 0; i < shape.ndim; ++i) {
-    text += (i > 0 ? "x" : "") + std::to_string(shape[i]);
-  }
+  for (int32_t i = 0; i < shape.ndim; ++i) text += (i > 0 ? "x" : "") + std::to_string(shape[i]);
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include "tests/support/expect_status.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/words.h"
 
 namespace engine::train {
 namespace {
@@ -70,16 +71,10 @@ TEST_F(Retention, OneIsTheFileAlone) {
 }
 
 TEST_F(Retention, OtherFilesStay) {
-  const std::vector<std::string> others = {"m.12.safetensors",
-                                           "m.000012.safetensors.bak",
-                                           "m.00012x.safetensors",
-                                           "m.st",
-                                           "m.-00012.safetensors",
-                                           "n.000012.safetensors",
-                                           "m.000012",
-                                           "m.+00012.safetensors",
-                                           "m.0000012.safetensors",
-                                           ".m.safetensors.tmp.1.1"};
+  const std::vector<std::string> others = Words(
+      "m.12.safetensors m.000012.safetensors.bak m.00012x.safetensors m.st m.-00012.safetensors "
+      "n.000012.safetensors m.000012 m.+00012.safetensors m.0000012.safetensors "
+      ".m.safetensors.tmp.1.1");
   for (const std::string& name : others) folder_.Write(name, "mine");
   for (int64_t step = 20; step < 30; ++step) Write(step, 2);
   std::vector<std::string> expected = others;

@@ -69,9 +69,7 @@ std::vector<uint64_t> KeysInOrder(bool server_is_closed) {
                             .key = i + 1,
                             .priority = static_cast<int32_t>(i / 2)};
     // The server has all others when it has the last one, which was sent behind them.
-    if (server_is_closed && i + 1 == kKeys) {
-      Await([&] { return records[1].keys().size() == i; });
-    }
+    if (server_is_closed && i + 1 == kKeys) Await([&] { return records[1].keys().size() == i; });
     EXPECT_TRUE(cluster.Submit(0, transfer, &works[i]).ok());
   }
   if (server_is_closed) {

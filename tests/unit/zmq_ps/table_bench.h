@@ -119,9 +119,7 @@ inline Floats RandomFloats(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<float> digits(-1, 1);
   Floats values(count);
-  for (float& value : values) {
-    value = std::ldexp(digits(random), static_cast<int>(random() % 12));
-  }
+  for (float& value : values) value = std::ldexp(digits(random), static_cast<int>(random() % 12));
   return values;
 }
 

@@ -185,9 +185,7 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
     while (true) {
       bool progress = false;
       const auto first = static_cast<uint32_t>(Below(kWorkers));
-      for (uint32_t i = 0; i < kWorkers && !progress; ++i) {
-        progress = Send((first + i) % kWorkers);
-      }
+      for (uint32_t i = 0; i < kWorkers && !progress; ++i) progress = Send((first + i) % kWorkers);
       if (!progress || Below(2) == 0) BeginTasks();
       if (!progress || Below(2) == 0) progress = EndATask() || progress;
       TakeAnswers();

@@ -61,9 +61,7 @@ Found Find(const std::string& op) {
     OpSample given = Must(OpSample::Parse(text));
     if (given.op == op) found.search.found.push_back(std::move(given));
   }
-  if (found.search.found.empty()) {
-    found.search = FindSamples(op, specs, infer);
-  }
+  if (found.search.found.empty()) found.search = FindSamples(op, specs, infer);
   for (const OpSample& sample : found.search.found) {
     const MadeOp made = Must(ops.Make(sample));
     if (IsUsable(made.signature, sample.inputs.size())) {
