@@ -90,7 +90,8 @@ class Config {
   // The same in a process of the run, on a host.
   Config OnHost(const plugins::HostNetwork& network) const;
 
-  // The same of a run of `ranks` ranks that shall survive losses when so many are `left`: the global batch stays, in more micro-batches where a rank would compute more at once.
+  // The same of a run of `ranks` ranks that shall survive losses when so many are `left`: the global
+  // batch stays, in more micro-batches where a rank would compute more at once.
   Config SurvivingLosses(int32_t ranks, int32_t left) const;
 
   // What all ranks must have alike, a line "key: value" each.
