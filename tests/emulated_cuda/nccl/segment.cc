@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
 #include <random>
 
 namespace fake_nccl {
@@ -19,23 +18,29 @@ struct flock LockOf(int rank) {
   return {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-// Those of processes that were killed: nobody else would.
-void UnlinkLeftovers() {
+// Those of processes that were killed, and of the process `own`: nobody else would.
+void UnlinkLeftovers(int own) {
   std::error_code none;
   for (std::filesystem::directory_iterator entry("/dev/shm", none), end; !none && entry != end;
        entry.increment(none)) {
     const std::string name = entry->path().filename();
     int process = 0;
     if (std::sscanf(name.c_str(), "engine_fake_nccl.%d.", &process) != 1) continue;
-    if (kill(process, 0) != 0 && errno == ESRCH) shm_unlink(std::string("/").append(name).c_str());
+    const bool gone = kill(process, 0) != 0 && errno == ESRCH;
+    if (gone || process == own) shm_unlink(std::string("/").append(name).c_str());
   }
 }
+
+// At the end also what this process has made and no rank has joined.
+struct Leftovers {
+  Leftovers() { UnlinkLeftovers(0); }
+  ~Leftovers() { UnlinkLeftovers(getpid()); }
+};
 
 }  // namespace
 
 std::string Segment::MakeName() {
-  static std::once_flag once;
-  std::call_once(once, UnlinkLeftovers);
+  static const Leftovers leftovers;
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
     const std::string name = std::string("/engine_fake_nccl.")
