@@ -13,8 +13,6 @@ namespace context = boost::context;
 
 constexpr size_t kPage = 4096;
 constexpr size_t kStackBytes = 128 << 10;  // with its page
-// Stacks do not all begin in the same set of a cache: an odd number of its lines apart, as far as half of a usual L2.
-constexpr size_t kApartBytes = 11 * 64, kMostApartBytes = 32 << 10;
 
 // The pool owns all stacks.
 struct NoAllocator {
@@ -39,7 +37,8 @@ void FiberPool::Make(size_t index) {
   std::byte* const stack = stacks_ + index * kStackBytes;
   if (mprotect(stack, kPage, PROT_NONE) != 0) Fail("the page below a stack cannot be protected");
   context::stack_context where;
-  const size_t apart = index * kApartBytes % kMostApartBytes;
+  // Not all in one set of a cache: an odd number of lines apart, up to half of a usual L2.
+  const size_t apart = index * 11 * 64 % (size_t{32} << 10);
   where.size = kStackBytes - kPage - apart;
   where.sp = stack + kStackBytes - apart;
   fibers_[index].context = context::fiber(

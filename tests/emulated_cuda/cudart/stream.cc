@@ -10,7 +10,6 @@ namespace {
 
 // Who asks again and again leaves the processor to what is asked about.
 constexpr std::chrono::microseconds kMoment(500);
-
 std::atomic<bool> g_stopped = false;
 std::atomic<int> g_running = 0;
 

@@ -43,16 +43,14 @@ std::string Segment::MakeName() {
   static const Leftovers leftovers;
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
-    const std::string name = std::string("/engine_fake_nccl.")
-                                 .append(std::to_string(getpid()))
-                                 .append(".")
-                                 .append(std::to_string(random()));
-    const int descriptor = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    char name[64];
+    std::snprintf(name, sizeof name, "/engine_fake_nccl.%d.%u", getpid(), random());
+    const int descriptor = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (descriptor < 0) continue;
     const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;
     close(descriptor);
     if (sized) return name;
-    shm_unlink(name.c_str());
+    shm_unlink(name);
   }
   return {};
 }
@@ -74,11 +72,7 @@ std::unique_ptr<Segment> Segment::Join(const std::string& name, int rank) {
 }
 
 std::unique_ptr<Segment> Segment::JoinPart(uint64_t split, int color, int rank) const {
-  const std::string name = std::string(name_)
-                               .append(".")
-                               .append(std::to_string(split))
-                               .append(".")
-                               .append(std::to_string(color));
+  const std::string name = name_ + "." + std::to_string(split) + "." + std::to_string(color);
   const int descriptor = shm_open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0) return nullptr;
   const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;
