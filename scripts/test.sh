@@ -5,7 +5,7 @@
 #   scripts/test.sh -L package      the Debian packages in a Debian of their own, which apt must reach; as root
 #   scripts/test.sh -L slow         those that take minutes; any other flag of ctest works too
 #   scripts/test.sh -L cluster      real launchers over two hosts in namespaces, as root; Slurm is installed with apt
-#   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: dev, asan, tsan
+#   PRESET=asan scripts/test.sh     another preset of CMakePresets.json: ci, dev, asan, tsan
 # Tests on real data (MNIST images, Shakespeare) read the folder in ENGINE_TEST_DATA and are reported as skipped
 # without it.
 set -euo pipefail

@@ -39,16 +39,16 @@ CPU_OPS_KERNEL void TakeLargest(double* largest, const float* row, int64_t count
 
 double LargestOfRow(const float* row, int64_t count) noexcept {
   return ForProcessor([&]<typename V>(V) CPU_OPS_INLINE_LAMBDA -> double {
-    constexpr float kLeast = -std::numeric_limits<float>::infinity();
-    V largest = V{} + kLeast, sums = {};
+    constexpr float kLowest = -std::numeric_limits<float>::infinity();
+    V largest = V{} + kLowest, sums = {};
     for (int64_t i = 0; i < count; i += kWidth<V>) {
-      const V lanes = LoadAs<V>(row + i, LanesAt<V>(i, count), kLeast);
+      const V lanes = LoadAs<V>(row + i, LanesAt<V>(i, count), kLowest);
       largest = Larger(largest, lanes);
       sums += lanes - lanes;  // is no number for what is none, and for infinity
     }
     const float sum = Sum(sums);
     if (sum == 0.0f) return Largest(largest);
-    double slowly = kLeast;
+    double slowly = kLowest;
     for (int64_t i = 0; i < count; ++i) slowly = LargerOf(slowly, row[i]);
     return slowly;
   });

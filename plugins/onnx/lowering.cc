@@ -14,21 +14,21 @@ namespace {
 constexpr int kDeepest = 2000;
 
 Result<Tensor> ConstantOf(const Node& node, const std::string& path) {
-  using Type = Tensor::Type;
   if (const auto* const value = node.Find("value"); value != nullptr && value->has_t()) {
     return ReadTensor(value->t(), path);
   }
   if (const auto* const value = node.Find("value_float"))
-    return Tensor{Type::kFloat, {}, {value->f()}};
+    return Tensor{Tensor::Type::kFloat, {}, {value->f()}};
   if (const auto* const value = node.Find("value_int")) {
-    return Tensor{Type::kInt, {}, {static_cast<double>(value->i())}};
+    return Tensor{Tensor::Type::kInt, {}, {static_cast<double>(value->i())}};
   }
-  const auto list = [](Type type, const auto& values) {
+  const auto list = [](Tensor::Type type, const auto& values) {
     return Tensor{type, {values.size()}, {values.begin(), values.end()}};
   };
   if (const auto* const value = node.Find("value_floats"))
-    return list(Type::kFloat, value->floats());
-  if (const auto* const value = node.Find("value_ints")) return list(Type::kInt, value->ints());
+    return list(Tensor::Type::kFloat, value->floats());
+  if (const auto* const value = node.Find("value_ints"))
+    return list(Tensor::Type::kInt, value->ints());
   return node.Unsupported("is a constant that is no tensor of numbers");
 }
 

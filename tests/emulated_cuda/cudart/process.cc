@@ -178,10 +178,11 @@ cudaError_t Process::SynchronizeDevice(int device) {
 }
 
 cudaError_t Process::Query(cudaStream_t handle) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const std::shared_ptr<CUstream_st> stream = FindLocked(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
   if (stream->capture) return Spoil(*stream->capture, cudaErrorStreamCaptureUnsupported);
+  lock.unlock();
   return stream->queue->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 

@@ -8,6 +8,8 @@
 namespace emulated_cuda {
 namespace {
 
+// Who asks again and again leaves the processor to what is asked about.
+constexpr std::chrono::microseconds kMoment(500);
 std::atomic<bool> g_stopped = false;
 std::atomic<int> g_running = 0;
 
@@ -45,8 +47,8 @@ void Point::Wait() {
 }
 
 bool Point::reached() const {
-  std::lock_guard lock(mutex_);
-  return reached_;
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kMoment, [&] { return reached_; });
 }
 
 std::chrono::steady_clock::time_point Point::when() const {
@@ -75,8 +77,8 @@ void Queue::Close() {
 }
 
 bool Queue::idle() const {
-  std::lock_guard lock(mutex_);
-  return open_ == 0;
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kMoment, [&] { return open_ == 0; });
 }
 
 void Queue::Add(Entry entry) {
@@ -124,7 +126,7 @@ void Queue::Run(const Task& task) {
 
 void Queue::Done() {
   std::lock_guard lock(mutex_);
-  --open_;
+  if (--open_ == 0) changed_.notify_all();
 }
 
 }  // namespace emulated_cuda

@@ -21,12 +21,12 @@ class Point {
  public:
   void Reach();
   void Wait();
-  bool reached() const;
+  bool reached() const;                                // now or in a moment
   std::chrono::steady_clock::time_point when() const;  // reached() is true
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::condition_variable changed_;
   bool reached_ = false;  // guarded by mutex_, as the next
   std::chrono::steady_clock::time_point when_;
 };
@@ -47,7 +47,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::shared_ptr<Point> PushPoint();
   void PushWait(std::shared_ptr<Point> point);
   void Close();
-  bool idle() const;
+  bool idle() const;  // now or in a moment
 
  private:
   // One of the three.
@@ -65,7 +65,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   DeviceState* const device_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::condition_variable changed_;
   std::deque<Entry> entries_;  // guarded by mutex_, as the rest
   size_t open_ = 0;            // entries that were added and are not done
   bool started_ = false;

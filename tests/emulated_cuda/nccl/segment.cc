@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
 #include <random>
 
 namespace fake_nccl {
@@ -19,35 +18,39 @@ struct flock LockOf(int rank) {
   return {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-// Those of processes that were killed: nobody else would.
-void UnlinkLeftovers() {
+// Those of processes that were killed, and of the process `own`: nobody else would.
+void UnlinkLeftovers(int own) {
   std::error_code none;
   for (std::filesystem::directory_iterator entry("/dev/shm", none), end; !none && entry != end;
        entry.increment(none)) {
     const std::string name = entry->path().filename();
     int process = 0;
     if (std::sscanf(name.c_str(), "engine_fake_nccl.%d.", &process) != 1) continue;
-    if (kill(process, 0) != 0 && errno == ESRCH) shm_unlink(std::string("/").append(name).c_str());
+    const bool gone = kill(process, 0) != 0 && errno == ESRCH;
+    if (gone || process == own) shm_unlink(std::string("/").append(name).c_str());
   }
 }
+
+// At the end also what this process has made and no rank has joined.
+struct Leftovers {
+  Leftovers() { UnlinkLeftovers(0); }
+  ~Leftovers() { UnlinkLeftovers(getpid()); }
+};
 
 }  // namespace
 
 std::string Segment::MakeName() {
-  static std::once_flag once;
-  std::call_once(once, UnlinkLeftovers);
+  static const Leftovers leftovers;
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
-    const std::string name = std::string("/engine_fake_nccl.")
-                                 .append(std::to_string(getpid()))
-                                 .append(".")
-                                 .append(std::to_string(random()));
-    const int descriptor = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    char name[64];
+    std::snprintf(name, sizeof name, "/engine_fake_nccl.%d.%u", getpid(), random());
+    const int descriptor = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (descriptor < 0) continue;
     const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;
     close(descriptor);
     if (sized) return name;
-    shm_unlink(name.c_str());
+    shm_unlink(name);
   }
   return {};
 }
@@ -69,11 +72,7 @@ std::unique_ptr<Segment> Segment::Join(const std::string& name, int rank) {
 }
 
 std::unique_ptr<Segment> Segment::JoinPart(uint64_t split, int color, int rank) const {
-  const std::string name = std::string(name_)
-                               .append(".")
-                               .append(std::to_string(split))
-                               .append(".")
-                               .append(std::to_string(color));
+  const std::string name = name_ + "." + std::to_string(split) + "." + std::to_string(color);
   const int descriptor = shm_open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0) return nullptr;
   const bool sized = ftruncate(descriptor, sizeof(Shared)) == 0;

@@ -45,7 +45,7 @@ struct Shared {
 class Segment {
  public:
   // Makes a new one under a name that nobody has, which begins with this process; empty on failure.
-  // What killed processes have left is removed first.
+  // What killed processes have left is removed first, what nobody joins at the end.
   static std::string MakeName();
   // Null when there is none of that name.
   static std::unique_ptr<Segment> Join(const std::string& name, int rank);

@@ -254,6 +254,7 @@ class LateCommunicator final : public CommunicatorBase {
   }
   CommunicatorTraits traits() const noexcept override { return {.kinds = 31, .dtypes = 31}; }
   Status Submit(const Transfer&, Work** out) noexcept override {
+    const std::lock_guard lock(mutex_);
     *out = &works_.emplace_back();
     submitted = true;
     return {};
@@ -264,6 +265,7 @@ class LateCommunicator final : public CommunicatorBase {
     ends_ = std::thread([this, reason] {
       std::this_thread::sleep_for(delay_);
       freed_after = device_.freed.load();
+      const std::lock_guard lock(mutex_);
       for (HubWork& work : works_) work.End(reason);
     });
   }
@@ -274,6 +276,7 @@ class LateCommunicator final : public CommunicatorBase {
  private:
   CountingDevice& device_;
   const milliseconds delay_;
+  std::mutex mutex_;
   std::deque<HubWork>& works_;
   std::thread ends_;
 };
