@@ -70,9 +70,11 @@ class Failure {
     return by_caller_;
   }
 
-  // What the caller of the communicator says (Communicator::Abort). The first reason stays.
+  // What the caller of the communicator says (Communicator::Abort). The first reason stays. Who has
+  // lost a rank does not leave by itself: others hear of that rank.
   void Abort(const Status& reason) noexcept {
-    if (Set(reason, true) && stop_) stop_(reason, true);
+    const bool leaves = reason.code() != StatusCode::kPeerLost || reason.rank() < 0;
+    if (Set(reason, leaves) && stop_) stop_(reason, leaves);
   }
 
   // What this rank found out by itself: looks for the cause if a peer was lost, and tells the

@@ -37,6 +37,12 @@ TEST(Failure, ALostPeerIsAskedForTheCause) {
   EXPECT_STREQ(elsewhere.Fail(lost).message(), "rank 1 is gone");
 }
 
+TEST(Failure, WhoHasLostARankDoesNotLeaveByItself) {
+  Failure failure;
+  failure.Abort(Status::Error(StatusCode::kPeerLost, "rank 0 died").WithRank(0));
+  EXPECT_FALSE(failure.by_caller());
+}
+
 TEST(Failure, AnAbortOfTheUserIsNoCauseForOthers) {
   const auto hosts = test::MakeMemoryHosts(2);
   Failure first(*hosts[0], "0", {}), second(*hosts[1], "0", {});
