@@ -33,8 +33,9 @@ inline int64_t MonotonicNs() noexcept {
       .count();
 }
 
-// The same clock as of the last tick of the kernel, for deadlines, at a quarter of the price.
-constexpr std::chrono::milliseconds kCoarseTick(10);  // ago at most
+// Between ticks of the kernel, at most.
+constexpr std::chrono::milliseconds kCoarseTick(10);
+// The same clock as of the last tick, for deadlines, at a quarter of the price.
 inline Clock::time_point CoarseNow() noexcept {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

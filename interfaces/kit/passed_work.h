@@ -76,10 +76,12 @@ class PassedWorks {
   Status Submit(Communicator& inner, const Transfer& transfer, Work** out) noexcept {
     PassedWork* const work = Free();
     if (!work) return Status::Error(StatusCode::kResourceExhausted, "no memory for a transfer");
-    ENGINE_RETURN_IF_ERROR(inner.Submit(transfer, &work->inner_));
     work->use_.store(PassedWork::Use::kHeld, std::memory_order_relaxed);
-    *out = last_ = work;
-    return {};
+    last_ = work;
+    Status status = inner.Submit(transfer, &work->inner_);  // a callback may submit too
+    if (status.ok()) *out = work;
+    if (!status.ok()) work->use_.store(PassedWork::Use::kFree, std::memory_order_relaxed);
+    return status;
   }
 
  private:
