@@ -128,11 +128,15 @@ Status CheckpointWriter::Write(const checkpoint::CheckpointContent& content, int
   const int32_t rank = rank_.info.rank;
   if (rank != 0) {
     ENGINE_ASSIGN_OR_RETURN(const std::string to, told(key_ + "file"));
-    ENGINE_ASSIGN_OR_RETURN(const auto file, checkpoint::AtomicFile::Join(
-                                                 path_, to.substr(to.find(' ') + 1), progress));
+    const auto file = checkpoint::AtomicFile::Join(path_, to.substr(to.find(' ') + 1), progress);
+    if (!file.ok()) {  // rank 0 has removed it, and the run ends of what made it do so
+      const Status end =
+          AwaitCheckpoint(rank_.store, key_ + "done", launch::kSecondaryFailureMs, &ends_).status();
+      return end.code() == StatusCode::kTimeout ? file.status() : end;
+    }
     ENGINE_ASSIGN_OR_RETURN(const checkpoint::DataDigest own,
-                            checkpoint::WriteParts(content, std::stoull(to), *file));
-    ENGINE_RETURN_IF_ERROR(file->Commit());
+                            checkpoint::WriteParts(content, std::stoull(to), **file));
+    ENGINE_RETURN_IF_ERROR((*file)->Commit());
     ENGINE_RETURN_IF_ERROR(rank_.store.Set(digest_of(rank), own.Text()));
     return told(key_ + "done").status();
   }

@@ -27,10 +27,9 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       options_(options),
       on_accelerator_(Query<Accelerator>(*plugins.device) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)),
-      keeps_steps_(options.keep_states && !on_accelerator_ && !updates_->in_parts() &&
-                   updates_->served() == nullptr),
       submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {
-  if (!keeps_steps_) options_.keep_states = nullptr;
+  const bool whole_here = !on_accelerator_ && !updates_->in_parts() && !updates_->served();
+  if (!whole_here) options_.keep_states = nullptr;
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,
@@ -76,7 +75,7 @@ Result<UpdateGate> Executor::CheckTraits() const {
       check(IsKnown(optimizer.gate, UpdateGate::kGlobal), "optimizer", options_.optimizer_name));
   ENGINE_RETURN_IF_ERROR(CheckStates("optimizer", options_.optimizer_name, optimizer.state_names,
                                      optimizer.state_count));
-  UpdateGate gate = keeps_steps_ ? UpdateGate::kGlobal : optimizer.gate;
+  UpdateGate gate = options_.keep_states ? UpdateGate::kGlobal : optimizer.gate;
   for (size_t i = 0; i < plugins_.hooks.size(); ++i) {
     const HookTraits hook = plugins_.hooks[i]->traits();
     ENGINE_RETURN_IF_ERROR(
@@ -145,7 +144,7 @@ Status Executor::MakeTasks() {
                            .gate = updates_->optimizer().gate,
                            .alone = options_.rank.world_size == 1 && !options_.sends_alone,
                            .accelerator = on_accelerator_,
-                           .updates_together = keeps_steps_,
+                           .updates_together = options_.keep_states != nullptr,
                            .wire = wire_ == nullptr ? nullptr : &wire_->layout()};
   for (const auto& hook : plugins_.hooks) options.hooks.push_back(hook->traits());
   updates_->DescribeTasks(memory_->layout(), &options);
@@ -243,7 +242,7 @@ bool Executor::End() {
 Result<StepResult> Executor::Step(const StepInput& input) {
   const int64_t begin = base::NowNs();
   buffers_differ_ = true;
-  if (keeps_steps_) {
+  if (options_.keep_states) {
     const std::span<const float> buffers = memory_->buffers();
     buffers_before_[input.step % 2].assign(buffers.begin(), buffers.end());
   }
@@ -259,7 +258,7 @@ Result<StepResult> Executor::Step(const StepInput& input) {
 // Forward tasks of a step that is not whole may have changed buffers.
 Result<int64_t> Executor::Salvage() {
   if (salvaged_) return *salvaged_;
-  if (!keeps_steps_ || !runner_->End()) return -1;
+  if (!options_.keep_states || !runner_->End()) return -1;
   ENGINE_ASSIGN_OR_RETURN(const StepLoop::Updated updated, runner_->FinishUpdates());
   if (updated.step < updated.begun) {
     std::ranges::copy(buffers_before_[(updated.step + 1) % 2], memory_->buffers().begin());

@@ -111,10 +111,9 @@ class Executor {
 
   plugin::PluginSet& plugins_;
   base::Store* const store_;
-  ExecutorOptions options_;
+  ExecutorOptions options_;  // keep_states: where this keeps steps
   const bool on_accelerator_;
   std::unique_ptr<UpdateStrategy> updates_;
-  const bool keeps_steps_;  // here and with these updates
   WireChoice wire_choice_;
   std::unique_ptr<ModelMemory> memory_;
   Submitter submitter_;
@@ -126,7 +125,7 @@ class Executor {
   std::vector<std::string> unreached_;
   bool buffers_differ_ = false;  // perhaps, between ranks
   std::optional<int64_t> salvaged_;
-  // keeps_steps: the buffers before an odd and an even step, whose forward pass changes them.
+  // With keep_states: the buffers before an odd and an even step, whose forward pass changes them.
   std::vector<float> buffers_before_[2];
   int64_t step_end_ns_ = 0;  // of Step
   // Each uses those before it.

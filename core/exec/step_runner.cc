@@ -141,7 +141,7 @@ bool StepRunner::End() {
   return ended;
 }
 
-// By keeps_steps all updates of a step become ready at once; one that has begun has ended, or its
+// With keep_states all updates of a step become ready at once; one that has begun has ended, or its
 // failure ends the run.
 Result<StepLoop::Updated> StepRunner::FinishUpdates() {
   const StepLoop::Updated updated = loop_.LastUpdated();

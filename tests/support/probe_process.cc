@@ -131,14 +131,14 @@ int ProbeProcess::Wait() {
 }
 
 int FreePort() {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) std::abort();
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
   return ntohs(address.sin_port);
 }
 

@@ -61,7 +61,7 @@ class ProbeProcess {
   std::string output_;
 };
 
-// A port of loopback that was free a moment ago.
+// A port of loopback that nobody gets by chance while this process lives: bound, but not listened at.
 int FreePort();
 
 // Makes this process the parent of orphans, so that AwaitNoDescendants can see them. Call first.

@@ -179,7 +179,7 @@ class Around final : public CommunicatorBase,
     Transfer transfer = given;
     if (fault_ == "warm") ::operator delete(::operator new(8));
     if (fault_ == "broken") transfer.count = std::max<int64_t>(transfer.count, 0);
-    if (fault_ == "late") transfer.timeout_ms = 100;
+    if (fault_ == "late") transfer.timeout_ms = 25;
     return inner_->Submit(transfer, out);
   }
   void Abort(const Status& reason) noexcept override {

@@ -113,6 +113,21 @@ TEST_F(SharedCheckpointTest, WithoutAPartThereIsNoFile) {
   EXPECT_EQ(Files(), 0u);
 }
 
+// Rank 0 has removed its file, as it has lost a rank: that is what the others say too.
+TEST_F(SharedCheckpointTest, AFileThatIsGoneIsNoFailureOfItsOwn) {
+  Run(2, /*shard=*/false, [&](auto& writer, auto& executor, auto& rank) -> Status {
+    if (rank.info.rank == 0) return rank.store.Set("checkpoint/2" + together_ + "/file", "0 gone");
+    std::jthread hears([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      rank.abort.Raise(Status::Error(StatusCode::kPeerLost, "rank 2 is lost"));
+    });
+    const Status status = writer.Save(together_, 1, executor, {.step = 2, .config = "seed: 1"},
+                                      CheckpointKind::kLast, /*together=*/true);
+    EXPECT_THAT(status, FailsWith(StatusCode::kPeerLost, "rank 2 is lost"));
+    return {};
+  });
+}
+
 // A number is summed up where a run has its steps.
 TEST_F(SharedCheckpointTest, KeysOfAllButTheLastTwoAreRemoved) {
   for (const bool together : {true, false}) {
