@@ -9,7 +9,6 @@
 # better of two memory formats. Its number of threads does not bind Debian's OpenBLAS, which multiplies on the second core
 # too unless OPENBLAS_NUM_THREADS says otherwise (it did not before 2026-11-24). gpt2_124m clips on both sides.
 # PRECISIONS="float32 bf16" adds bfloat16, PyTorch's by torch.autocast; "of PyTorch's best" is of the same precision.
-# On one host priority_sched has 4 MiB under way, in slices of 1 MiB: each transfer wakes threads, on the cores that compute.
 # The table is kept under bench/results/, by date and processor. Batch norm sees the batch of its rank, as
 # DistributedDataParallel has it.
 #   sudo LINK=1gbit ROUNDS=2 STEPS=8 bench/training/step_beside_pytorch.sh gpt resnet18      6 minutes
@@ -46,7 +45,6 @@ settings() {  # model -> the words after `engine run`
     gpt2_124m) echo "configs/gpt2_124m.pbtxt --set data.tokens.path=$out/tokens.bin --set data.tokens.context=64 --set data.tokens.vocabulary=50257 --set train.batch_per_rank=4" ;;
   esac
 }
-on_one_host=(--set priority_sched.slice_bytes=1048576 --set priority_sched.credit_bytes=4194304)
 optimizer() { case $1 in gpt*) echo adamw ;; *) echo sgd ;; esac; }
 
 # Runs a command as so many ranks, each on a core of its own as far as there are that many; prints what they print.
@@ -69,7 +67,7 @@ ours() {  # name model ranks plugins precision
   local words run=(as_ranks "$3") begin=$EPOCHREALTIME
   read -ra words <<<"$(settings "$2")"
   rm -f "$out/metrics" "$out/received"
-  if [ "$3" = linked ]; then run=(on_hosts); else words+=("${on_one_host[@]}"); fi
+  if [ "$3" = linked ]; then run=(on_hosts); fi
   # The peak of rank 0 alone is read.
   # shellcheck disable=SC2016
   "${run[@]}" bash -c '/usr/bin/time -o "$1.$RANK" -f %M "${@:2}"' _ "$out/time" "$engine" run "${words[@]}" -q --insecure \

@@ -44,9 +44,7 @@ CPU_OPS_INLINE void Tile(int64_t k, StridedMatrix a, RowMatrix b, RowTarget c, b
     for (int i = 0; i < kRows; ++i) {
       const float factor = a.data[i * a.row_stride + p * a.column_stride];
 #pragma GCC unroll 2
-      for (int j = 0; j < kColumns; ++j) {
-        AddProduct<kPairs>(factor, row[j], &accumulators[i][j]);
-      }
+      for (int j = 0; j < kColumns; ++j) AddProduct<kPairs>(factor, row[j], &accumulators[i][j]);
     }
   }
 #pragma GCC unroll 8

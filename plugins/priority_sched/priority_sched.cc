@@ -47,11 +47,15 @@ class PriorityScheduler final : public SchedulerBase {
     all_wait_ = model.gate == UpdateGate::kGlobal && model.served == 0;
     sharded_ = model.sharded != 0;
     const bool by_need = !kit::SayIfAllWait(model, host_);
+    // Without a network an urgent gradient waits for little, and each transfer wakes threads on the
+    // cores that compute.
+    const int64_t slice = host_.rank_info().one_host != 0 ? 1 << 20 : 256 << 10;
+    const int64_t credit = host_.rank_info().one_host != 0 ? 4 << 20 : 512 << 10;
     credit_bytes_ = static_cast<uint64_t>(
-        kit::BytesFor(model, credit_option_, 512 << 10, 4 * kit::kAcceleratorBucketBytes));
+        kit::BytesFor(model, credit_option_, credit, 4 * kit::kAcceleratorBucketBytes));
     return kit::PlanBuckets("priority_sched", model,
                             {.fuse_bytes = kit::BytesFor(model, fuse_bytes_, 64 << 10),
-                             .slice_bytes = kit::BytesFor(model, slice_bytes_, 256 << 10),
+                             .slice_bytes = kit::BytesFor(model, slice_bytes_, slice),
                              .by_need = by_need},
                             sink);
   }
@@ -133,18 +137,19 @@ class PriorityScheduler final : public SchedulerBase {
 }  // namespace
 
 extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::DescribePlugin(
-    PluginKind::kScheduler, "priority_sched", "2.2.0",
+    PluginKind::kScheduler, "priority_sched", "2.3.0",
     "sends first what the next forward pass needs first, in slices, few at a time",
     kit::Create<PriorityScheduler>,
     std::array{
         kit::IntOption("slice_bytes", "-1", kit::kByDevice, 1 << 30,
                        "larger gradients travel in slices of about this size; 0: in one piece; "
-                       "-1: 256 KiB, on accelerators 32 MiB"),
+                       "-1: 256 KiB, within one host 1 MiB, on accelerators 32 MiB"),
         kit::IntOption("fuse_bytes", "-1", kit::kByDevice, 1 << 30,
                        "gradients that become ready one after another travel together until "
                        "they are so many bytes; 0: each alone; -1: 64 KiB, on accelerators 32 MiB"),
         kit::IntOption("credit_bytes", "-1", kit::kByDevice, 1 << 30,
-                       "bytes under way at once: a more urgent gradient waits for no more than "
-                       "these; 0: one transfer at a time; -1: 512 KiB, on accelerators 128 MiB")});
+                       "bytes under way at once: a more urgent gradient waits for no more; 0: one "
+                       "transfer at a time; -1: 512 KiB, within one host 4 MiB, on accelerators "
+                       "128 MiB")});
 
 }  // namespace engine::priority_sched

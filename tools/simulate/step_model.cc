@@ -41,8 +41,7 @@ Result<StepPlan> StepModel::PlanFor(int32_t rank, int32_t world_size, uint32_t m
   StepPlan plan;
   plan.rank = std::make_unique<SimulatedRank>(
       rank_.context(),
-      RankInfo{.rank = rank, .world_size = world_size, .local_world_size = 1, .servers = servers},
-      choice);
+      RankInfo{.rank = rank, .world_size = world_size, .servers = servers, .one_host = 0}, choice);
   ENGINE_ASSIGN_OR_RETURN(plan.scheduler, plugin::Create<Scheduler>(choice, plan.rank->host));
 
   const std::vector<ParameterInfo> parameters = exec::DescribeParameters(graph_, program_);

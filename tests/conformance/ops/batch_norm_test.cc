@@ -59,9 +59,7 @@ const std::vector<float>& After(const RunResult& result, size_t input) {
 
 void ExpectStays(const RunResult& result, const Problem& problem,
                  const std::vector<size_t>& inputs) {
-  for (const size_t i : inputs) {
-    EXPECT_EQ(Doubles(After(result, i)), problem.inputs[i].values) << i;
-  }
+  for (const size_t i : inputs) EXPECT_EQ(Doubles(After(result, i)), problem.inputs[i].values) << i;
 }
 
 // Within rounding.

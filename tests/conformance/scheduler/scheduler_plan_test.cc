@@ -137,8 +137,8 @@ TEST(Accelerators, GetLargeBucketsByDefault) {
     size_t on_host, on_accelerator;
   };
   const Case cases[] = {
-      {"fifo_sched", {}, 31, 7},           // the first one is small
-      {"priority_sched", {}, 60 * 12, 7},  // what is needed first is alone
+      {"fifo_sched", {}, 31, 7},          // the first one is small
+      {"priority_sched", {}, 60 * 3, 7},  // what is needed first is alone
       {"dear_sched", {}, 30, 6},
       {"sequential_sched", {}, 30, 6},
       {"fifo_sched", {{"fuse_bytes", "12582912"}}, 16, 16},
@@ -152,6 +152,10 @@ TEST(Accelerators, GetLargeBucketsByDefault) {
     info.accelerator = 1;
     EXPECT_THAT(Plan(one.scheduler, one.options, info), SizeIs(one.on_accelerator));
   }
+  info.accelerator = 0;
+  MemoryHost apart({.world_size = 2, .local_world_size = 1, .one_host = 0});
+  const auto priority = CreateFrom<Scheduler>(PluginPath("priority_sched"), {}, &apart);
+  EXPECT_THAT(Must(LayoutOf(info, *priority)).buckets, SizeIs(60 * 12));  // over a network
 }
 
 TEST(DearSched, SplitsEveryGroupIntoTwoStages) {

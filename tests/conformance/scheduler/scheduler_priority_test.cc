@@ -78,7 +78,8 @@ TEST(PrioritySched, LetsAnUrgentGradientWaitForNoMoreThanCreditAndOneSlice) {
   constexpr uint64_t kUrgent = 64 << 10, kSlice = 256 << 10, kCredit = 512 << 10;
   for (size_t slices_before = 0; slices_before <= 32; ++slices_before) {
     SCOPED_TRACE(std::to_string(slices_before) + " slices left before");
-    EventPlayer play("priority_sched", ModelSketch::Chain({kUrgent / 4, (8 << 20) / 4}));
+    EventPlayer play("priority_sched", ModelSketch::Chain({kUrgent / 4, (8 << 20) / 4}),
+                     {{"slice_bytes", "262144"}, {"credit_bytes", "524288"}});
     ASSERT_EQ(play.task("bucket32").size_bytes, kUrgent);
     std::deque<std::string> link;
     const auto start = [&](const EventPlayer::Names& names) {

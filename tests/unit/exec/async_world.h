@@ -327,9 +327,7 @@ struct AsyncWorld {
 };
 
 inline void ExpectOk(const std::vector<AsyncOutcome>& outcomes) {
-  for (const AsyncOutcome& outcome : outcomes) {
-    EXPECT_THAT(outcome.status, IsOk());
-  }
+  for (const AsyncOutcome& outcome : outcomes) EXPECT_THAT(outcome.status, IsOk());
 }
 
 inline void ExpectSameBits(const std::vector<AsyncOutcome>& made,

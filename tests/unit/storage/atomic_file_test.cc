@@ -99,9 +99,7 @@ TEST_F(AtomicFileTest, ParallelWritersOfOneTargetLeaveOneOfTheContents) {
   std::vector<std::thread> writers;
   for (char name : {'a', 'b', 'c', 'd'}) {
     writers.emplace_back([this, name] {
-      for (int i = 0; i < 10; ++i) {
-        EXPECT_THAT(WriteText(path_, std::string(1000, name)), IsOk());
-      }
+      for (int i = 0; i < 10; ++i) EXPECT_THAT(WriteText(path_, std::string(1000, name)), IsOk());
     });
   }
   for (std::thread& writer : writers) writer.join();

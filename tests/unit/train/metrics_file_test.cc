@@ -92,9 +92,7 @@ TEST_F(MetricsFileTest, PluginsOfManyThreadsWriteWholeLines) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
-      for (int i = 0; i < 100; ++i) {
-        EXPECT_TRUE(file.WritePluginMetric(0, rank, "name", i).ok());
-      }
+      for (int i = 0; i < 100; ++i) EXPECT_TRUE(file.WritePluginMetric(0, rank, "name", i).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();

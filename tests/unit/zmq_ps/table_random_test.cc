@@ -206,9 +206,7 @@ class RandomRun : public ::testing::TestWithParam<std::tuple<UpdateMode, uint64_
 TEST_P(RandomRun, EndsWithTheValuesOfAPlainLoop) {
   Drive();
   for (const Worker& worker : workers_) EXPECT_EQ(worker.step, kSteps + 1);
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
-    EXPECT_EQ(table_.LastStep(worker), kSteps);
-  }
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) EXPECT_EQ(table_.LastStep(worker), kSteps);
   for (Model& model : models_) {
     ASSERT_TRUE(table_.Pull(RequestOf(Operation::kPull, 0, {}, model.bucket), {}).ok());
     std::vector<PullAnswer> answers;
