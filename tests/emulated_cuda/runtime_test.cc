@@ -141,7 +141,9 @@ TEST(EmulatedGraph, OtherStreamsJoinByEventsAndMustComeBack) {
     EXPECT_EQ(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
     side.Add([&] { seen.push_back(2); });
     EXPECT_EQ(cudaEventRecord(join, side), cudaSuccess);
-    if (come_back) EXPECT_EQ(cudaStreamWaitEvent(origin, join, 0), cudaSuccess);
+    if (come_back) {
+      EXPECT_EQ(cudaStreamWaitEvent(origin, join, 0), cudaSuccess);
+    }
     origin.Add([&] { seen.push_back(3); });
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(origin, &graph);

@@ -83,7 +83,9 @@ Training TrainWithThreads(const std::string& config_text, const Members& members
   trainings[0].parameters = std::move(parameters);
   trainings[0].status = outcome.status;
   trainings[0].exit_code = outcome.exit_code;
-  if (expect_ok) EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  if (expect_ok) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
+  }
   return std::move(trainings[0]);
 }
 

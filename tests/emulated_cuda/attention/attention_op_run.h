@@ -88,7 +88,9 @@ OpResults<T> RunAttentionOp(const AttentionShape& full, const OpSettings& settin
                        .workspace = workspace.data(),
                        .stream = made.stream.get()};
   EXPECT_TRUE(made.op->Forward(call).ok());
-  if (settings.training) EXPECT_TRUE(made.op->Backward(call).ok());
+  if (settings.training) {
+    EXPECT_TRUE(made.op->Backward(call).ok());
+  }
   EXPECT_TRUE(made.stream->Synchronize(10'000).ok());
   saved.Read();  // nothing behind it is written
   return {y.Read(), settings.training ? dqkv.Read() : std::vector<T>(), workspace.Read()};

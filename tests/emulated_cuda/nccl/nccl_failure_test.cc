@@ -107,8 +107,12 @@ TEST(NcclFailure, AnErrorOfNcclEndsEverythingOnAllRanks) {
       }
       EXPECT_EQ(status.code(), one.code) << status.message();
       EXPECT_THAT(status.message(), HasSubstr(one.words));
-      if (rank == 1 && one.blamed == 0) EXPECT_THAT(status.message(), HasSubstr("rank 0 gave up"));
-      if (one.blamed < 0) EXPECT_EQ(status.rank(), -1) << status.message();
+      if (rank == 1 && one.blamed == 0) {
+        EXPECT_THAT(status.message(), HasSubstr("rank 0 gave up"));
+      }
+      if (one.blamed < 0) {
+        EXPECT_EQ(status.rank(), -1) << status.message();
+      }
       Work* work = nullptr;
       const Status later = world.rank(rank).Submit(InPlace(data, 0), &work);
       EXPECT_STREQ(later.message(), status.message()) << "the first reason stays";

@@ -73,7 +73,9 @@ TEST(NcclSplit, ARankWithoutColourTakesPartAndGetsNone) {
   OnRanks(3, [&](World& world, int rank) {
     const Child child = MustSplit(world.rank(rank), rank == 1 ? kNoColor : 2, 0);
     EXPECT_EQ(child == nullptr, rank == 1);
-    if (child != nullptr) EXPECT_EQ(Gathered(*child, 2, rank), (std::vector<int32_t>{0, 2}));
+    if (child != nullptr) {
+      EXPECT_EQ(Gathered(*child, 2, rank), (std::vector<int32_t>{0, 2}));
+    }
     ExpectSum(world.rank(rank), static_cast<float>(rank), 3);
   });
 }

@@ -120,7 +120,9 @@ TEST_F(CudaTraining, ErrorsOfTheDeviceAreOneSentence) {
     SCOPED_TRACE(one.words);
     const Outcome outcome = Run("mlp.pbtxt", Cuda(), one.environment);
     EXPECT_NE(outcome.exit_code, 0);
-    if (one.exit_code >= 0) EXPECT_EQ(outcome.exit_code, one.exit_code);
+    if (one.exit_code >= 0) {
+      EXPECT_EQ(outcome.exit_code, one.exit_code);
+    }
     // After the notice that the emulated plugin hides the other.
     const std::string error = outcome.err.substr(outcome.err.find("\nengine: ") + 1);
     EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << outcome.err;

@@ -121,7 +121,9 @@ TEST_P(SpawnStops, EveryRankAndThenTheServers) {
   EXPECT_EQ(process.Wait(), 128 + signal) << process.output();
   EXPECT_EQ(process.ReadLines("stop " + std::to_string(signal), ranks).size(), ranks);
   EXPECT_THAT(ErrorOf(process), HasSubstr("stopped after step 7"));
-  if (has_server) EXPECT_THAT(process.output(), HasSubstr("served 0\n"));
+  if (has_server) {
+    EXPECT_THAT(process.output(), HasSubstr("served 0\n"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SpawnStops,

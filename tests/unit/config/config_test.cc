@@ -227,7 +227,9 @@ TEST_F(ConfigTest, AnOverrideMayChooseAnotherKind) {
 void ExpectKeys(const google::protobuf::Descriptor& block, const std::string& printed) {
   for (int i = 0; i < block.field_count(); ++i) {
     const auto* key = block.field(i);
-    if (key->has_default_value()) EXPECT_THAT(printed, HasSubstr(key->name() + ": "));
+    if (key->has_default_value()) {
+      EXPECT_THAT(printed, HasSubstr(key->name() + ": "));
+    }
     if (key->message_type() && !key->is_repeated()) ExpectKeys(*key->message_type(), printed);
   }
 }

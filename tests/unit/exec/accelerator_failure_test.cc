@@ -20,7 +20,9 @@ TEST(AcceleratorFailureTest, AFaultOfTheDataEndsTheRunWithItsSentence) {
                 FailsWith(StatusCode::kConfig, HasSubstr("token 7 is out of range")));
     // Nothing but the first step was said to be good.
     EXPECT_LE(outcomes[0].losses.size(), 1u);
-    if (size == 2) EXPECT_FALSE(outcomes[1].status.ok());
+    if (size == 2) {
+      EXPECT_FALSE(outcomes[1].status.ok());
+    }
   }
 }
 

@@ -147,7 +147,9 @@ TEST(MicroBatchesTest, ATaskBetweenForwardAndBackwardComputesTheRest) {
     auto at = std::ranges::find(run.tasks, "micro-batches 2 to 3", &exec::Task::name);
     ASSERT_NE(at, run.tasks.end());
     EXPECT_EQ(at[-1].name, "forward loss");
-    if (sends) EXPECT_EQ((++at)->name, "transfer statistics");
+    if (sends) {
+      EXPECT_EQ((++at)->name, "transfer statistics");
+    }
     EXPECT_EQ(at[1].name, "backward loss");
   }
 }

@@ -128,7 +128,9 @@ TEST(PooledWork, EndsOnceForAllThreads) {
     ASSERT_TRUE(work.ok());
     handed = *work;
     if (round % 5 != 0) (*work)->OnDone(Count, &calls);
-    if (round % 4 != 0) EXPECT_EQ((*work)->WaitHost(10000).ok(), round % 2 == 0);
+    if (round % 4 != 0) {
+      EXPECT_EQ((*work)->WaitHost(10000).ok(), round % 2 == 0);
+    }
     (*work)->Release();
     while (handed) std::this_thread::yield();
   }

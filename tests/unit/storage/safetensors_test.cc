@@ -109,7 +109,9 @@ TEST(Safetensors, DigestsOfBeforeAreChecked) {
                                   (damaged ? "\x01\x02\x03\x05" : data));
     const auto file = SafetensorsFile::Open(path);
     EXPECT_EQ(file.ok(), !damaged);
-    if (damaged) EXPECT_THAT(file.status(), FailsWith(StatusCode::kBadData, HasSubstr("digest")));
+    if (damaged) {
+      EXPECT_THAT(file.status(), FailsWith(StatusCode::kBadData, HasSubstr("digest")));
+    }
   }
 }
 

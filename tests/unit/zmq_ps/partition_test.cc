@@ -39,7 +39,9 @@ TEST(Partition, SlicesCoverTheBufferOnceInWholeRowsAndAreSmallEnough) {
             EXPECT_EQ(slice.owner, slice.offset / count);
             EXPECT_EQ(slice.owner, (slice.offset + slice.count - 1) / count);
           }
-          if (kind == TransferKind::kBroadcast) EXPECT_EQ(slice.owner, 2u);
+          if (kind == TransferKind::kBroadcast) {
+            EXPECT_EQ(slice.owner, 2u);
+          }
           next += slice.count;
         }
         EXPECT_EQ(next, has_parts ? 3 * count : count);

@@ -75,7 +75,9 @@ class Chain {
     const std::lock_guard lock(chain.mutex_);
     EXPECT_NE(link.work->state(), WorkState::kPending);
     const Status status = link.work->WaitHost(0);
-    if (status.ok() && chain.moves_data_) EXPECT_TRUE(chain.BuffersOf(link.number).Check());
+    if (status.ok() && chain.moves_data_) {
+      EXPECT_TRUE(chain.BuffersOf(link.number).Check());
+    }
     link.work->Release();
     link.done = true;
     if (!status.ok()) return chain.Fail(status);
