@@ -76,6 +76,7 @@ int StartProgram(std::vector<std::string> command,
   const pid_t pid = fork();
   if (pid == 0) {
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // not even a test that is killed leaves it
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     if (chdir(folder.c_str()) == 0) execve(argv[0], argv.data(), envp.data());
