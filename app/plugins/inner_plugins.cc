@@ -1,3 +1,7 @@
+// A group of some ranks has numbers of its own, which are turned into those of the asking plugin at
+// two places: in every Status that leaves the group (Outside), and in the reason of an Abort, which
+// goes in and comes back from there (InnerCommunicator::Abort adds the size of the group, which no
+// rank of it reaches).
 #include "app/plugins/inner_plugins.h"
 
 #include <algorithm>
@@ -9,16 +13,65 @@
 #include <utility>
 #include <vector>
 
-#include "app/plugins/group_communicator.h"
 #include "app/plugins/option_value.h"
 #include "core/plugin/create_object.h"
 #include "kit/inner_communicator.h"
+#include "kit/passed_work.h"
 #include "kit/rendezvous.h"
 
 namespace engine::plugins {
 namespace {
 
 using plugin::PluginChoice;
+
+class Group final : public kit::Told {
+ public:
+  std::string name;            // "hier/inside@0,2", for messages
+  std::vector<int32_t> ranks;  // of each, what the asking plugin calls it; empty: the same
+
+  Status Outside(const Status& status) const noexcept {
+    const auto size = static_cast<int32_t>(ranks.size());
+    if (status.ok() || size == 0 || status.rank() < 0) return status;
+    if (status.rank() >= size) return status.WithRank(status.rank() - size);
+    const int32_t rank = ranks[static_cast<size_t>(status.rank())];
+    return status
+        .WithContext("rank %d, which is rank %d of '%s'", rank, status.rank(), name.c_str())
+        .WithRank(rank);
+  }
+
+ private:
+  Status Failed(Status status) noexcept override { return Outside(status); }
+};
+
+// Of a group. Hears of the end of the run, until its owner deletes it.
+class InnerCommunicator final : public CommunicatorBase {
+ public:
+  InnerCommunicator(std::unique_ptr<Communicator> made, std::shared_ptr<Group> group,
+                    base::AbortSignal& abort)
+      : made_(std::move(made)),
+        group_(std::move(group)),
+        works_(group_),
+        abort_(abort),
+        token_(abort.Listen([this](const Status& reason) { Abort(reason); })) {}
+  ~InnerCommunicator() override { abort_.Forget(token_); }
+
+  void* Query(std::string_view id) noexcept override { return made_->Query(id, 0); }
+  CommunicatorTraits traits() const noexcept override { return made_->traits(); }
+  Status Submit(const Transfer& transfer, Work** out) noexcept override {
+    return group_->Outside(works_.Submit(*made_, transfer, out));
+  }
+  void Abort(const Status& reason) noexcept override {
+    const auto size = static_cast<int32_t>(group_->ranks.size());
+    made_->Abort(reason.rank() < 0 ? reason : reason.WithRank(reason.rank() + size));
+  }
+
+ private:
+  const std::unique_ptr<Communicator> made_;
+  const std::shared_ptr<Group> group_;
+  kit::PassedWorks works_;
+  base::AbortSignal& abort_;
+  const int token_;
+};
 
 // What an inner object borrows.
 struct Inside {
@@ -41,15 +94,18 @@ class Inner final : public InnerPluginsBase {
   Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                             Communicator** out) noexcept override {
     return WithoutThrowing([&]() -> Status {
-      Group group{.name = std::string(inner.label), .ranks = {ranks.begin(), ranks.end()}};
+      const auto group = std::make_shared<Group>();
+      group->name = inner.label;
+      group->ranks.assign(ranks.begin(), ranks.end());
       base::RankContext rank = rank_;
-      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(&group, &rank.info));
+      if (!ranks.empty()) ENGINE_RETURN_IF_ERROR(Divide(group.get(), &rank.info));
       ENGINE_ASSIGN_OR_RETURN(Inside * inside,
-                              Prepare(inner, PluginKind::kCommunicator, group.name, rank));
+                              Prepare(inner, PluginKind::kCommunicator, group->name, rank));
       auto made = plugin::Create<Communicator>(inside->choice, inside->host, rank_.watch);
-      group.name.insert(0, outer_.entry.name + "/");
-      if (!made.ok()) return group.Outside(made.status());
-      *out = AroundGroup(std::move(*made), std::move(group)).release();
+      group->name.insert(0, outer_.entry.name + "/");
+      if (!made.ok()) return group->Outside(made.status());
+      *out = ranks.empty() ? made->release()
+                           : new InnerCommunicator(std::move(*made), group, rank_.abort);
       return {};
     });
   }

@@ -28,8 +28,7 @@ Executor::Executor(plugin::PluginSet& plugins, base::Store* store, const Executo
       on_accelerator_(Query<Accelerator>(*plugins.device) != nullptr),
       updates_(UpdateStrategy::Choose(plugins, options_)),
       submitter_(*plugins.communicator, options.communicator_name, plugins.watch) {
-  const bool whole_here = !on_accelerator_ && !updates_->in_parts() && !updates_->served();
-  if (!whole_here) options_.keep_states = nullptr;
+  if (on_accelerator_ || updates_->in_parts() || updates_->served()) options_.keep_states = nullptr;
 }
 
 Result<std::unique_ptr<Executor>> Executor::Create(graph::Graph graph, plugin::PluginSet& plugins,

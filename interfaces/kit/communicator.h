@@ -3,7 +3,7 @@
 // without it.
 //
 //   work.h        the Work of a transfer, from a pool
-//   inner_communicator.h, outer_work.h  for communicators around others
+//   inner_communicator.h, outer_work.h, passed_work.h  for communicators around others
 //   lanes.h       queues, threads and deadlines for such works
 //   failure.h     the first failure and its root cause
 //   progress.h    what moves, and who is behind

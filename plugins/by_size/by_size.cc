@@ -7,8 +7,8 @@
 //                 are those of all ranks for a reduce-scatter and an all-gather, as in nccl-tests
 //
 // What a communicator of the table orders it orders among its own transfers, and the choice follows
-// from kind and size alone: one order on all ranks is one order on each of them. A Work is that of the
-// communicator that moves the transfer; who sees it fail aborts all, as the engine does.
+// from kind and size alone: one order on all ranks is one order on each of them. They fail together:
+// the first failure of a Work aborts all.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -27,6 +27,7 @@
 #include "kit/failure.h"
 #include "kit/inner_communicator.h"
 #include "kit/options.h"
+#include "kit/passed_work.h"
 #include "kit/rendezvous.h"
 
 namespace engine::by_size {
@@ -100,17 +101,34 @@ Result<std::vector<Row>> ParseTable(std::string_view table) {
 
 using Inner = std::map<std::string, std::unique_ptr<Communicator>, std::less<>>;
 
+// Of a communicator, which errors name.
+class Named final : public kit::Told {
+ public:
+  Named(std::string plugin, std::shared_ptr<kit::Failure> failure)
+      : plugin_(std::move(plugin)), failure_(std::move(failure)) {}
+
+ private:
+  Status Failed(Status status) noexcept override {
+    return failure_->Fail(status.WithContext("%s", plugin_.c_str()));
+  }
+
+  const std::string plugin_;
+  const std::shared_ptr<kit::Failure> failure_;
+};
+
 class BySize final : public CommunicatorBase, WireProgressBase {
  public:
   // The last of `rows` fits all.
   BySize(const RankInfo& ranks, const std::vector<Row>& rows, Inner inner)
       : ranks_(ranks), inner_(std::move(inner)) {
+    for (const auto& [name, one] : inner_)
+      works_.try_emplace(name, std::make_shared<Named>(name, failure_));
     for (const Row& row : rows) {
       for (size_t kind = 0; kind < kKinds; ++kind) {
         std::vector<Choice>& choices = choices_[kind];
         const bool is_new = choices.empty() || choices.back().up_to < row.up_to;
         if ((row.kinds & Bit(static_cast<TransferKind>(kind))) == 0 || !is_new) continue;
-        choices.push_back({row.up_to, inner_.at(row.plugin).get()});
+        choices.push_back({row.up_to, inner_.at(row.plugin).get(), &works_.at(row.plugin)});
       }
     }
   }
@@ -155,36 +173,40 @@ class BySize final : public CommunicatorBase, WireProgressBase {
     return all;
   }
   Status Submit(const Transfer& transfer, Work** out) noexcept override {
-    if (failure_.raised()) return failure_.reason();
+    if (failure_->raised()) return failure_->reason();
     if (!kit::InRange(transfer.kind, TransferKind::kBarrier)) {
       return kit::InvalidTransfer("unknown kind", static_cast<int32_t>(transfer.kind));
     }
-    return Choose(transfer).Submit(transfer, out);
+    const Choice& choice = Choose(transfer);
+    return choice.works->Submit(*choice.communicator, transfer, out);
   }
-  void Abort(const Status& reason) noexcept override { failure_.Abort(reason); }
+  void Abort(const Status& reason) noexcept override { failure_->Abort(reason); }
 
  private:
   struct Choice {
     uint64_t up_to = 0;
     Communicator* communicator = nullptr;
+    kit::PassedWorks* works = nullptr;
   };
 
-  Communicator& Choose(const Transfer& transfer) const noexcept {
+  const Choice& Choose(const Transfer& transfer) const noexcept {
     const bool is_of_all =
         transfer.kind == TransferKind::kReduceScatter || transfer.kind == TransferKind::kAllGather;
     const uint64_t parts = is_of_all ? static_cast<uint64_t>(ranks_.world_size) : 1;
     const uint64_t bytes = parts * kit::SizeBytes(transfer);
     const Choice* choice = choices_[static_cast<size_t>(transfer.kind)].data();
     while (bytes > choice->up_to) ++choice;
-    return *choice->communicator;
+    return *choice;
   }
 
   const RankInfo ranks_;
   const Inner inner_;
   std::array<std::vector<Choice>, kKinds> choices_;  // ascending; the last one takes all
-  kit::Failure failure_{[this](const Status& reason, bool) {
-    for (const auto& [name, one] : inner_) one->Abort(reason);
-  }};
+  const std::shared_ptr<kit::Failure> failure_ =
+      std::make_shared<kit::Failure>([this](const Status& reason, bool) {
+        for (const auto& [name, one] : inner_) one->Abort(reason);
+      });
+  std::map<std::string, kit::PassedWorks> works_;
 };
 
 // All ranks see the tables of all, so each of them fails, with the first row that differs.

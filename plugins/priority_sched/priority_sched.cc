@@ -147,9 +147,9 @@ extern "C" ENGINE_PLUGIN_EXPORT constexpr auto ENGINE_PLUGIN_SYMBOL = kit::Descr
         kit::IntOption("fuse_bytes", "-1", kit::kByDevice, 1 << 30,
                        "gradients that become ready one after another travel together until "
                        "they are so many bytes; 0: each alone; -1: 64 KiB, on accelerators 32 MiB"),
-        kit::IntOption("credit_bytes", "-1", kit::kByDevice, 1 << 30,
-                       "bytes under way at once: a more urgent gradient waits for no more; 0: one "
-                       "transfer at a time; -1: 512 KiB, within one host 4 MiB, on accelerators "
-                       "128 MiB")});
+        kit::IntOption(
+            "credit_bytes", "-1", kit::kByDevice, 1 << 30,
+            "bytes under way at once, for which an urgent gradient waits; 0: one transfer; "
+            "-1: 512 KiB, within one host 4 MiB, on accelerators 128 MiB")});
 
 }  // namespace engine::priority_sched

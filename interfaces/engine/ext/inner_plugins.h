@@ -41,8 +41,9 @@ class InnerPluginsBase : public Implements<InnerPlugins> {
   // Host::rank_info() of the plugin that asks, whose groups may be divided once more. In the new
   // one ranks count from 0 in that order, Transfer::root among them; its Host has a RankInfo as if
   // there were no others, without servers. Errors, also of its Works, name ranks as those of the
-  // asking plugin do; those of its extensions name its own. Collective over these ranks. An
-  // Abort of the asking plugin is its to hand on. kInvalidArgument for another list. [setup]
+  // asking plugin do; those of its extensions name its own. Collective over these ranks. The run's
+  // abort reaches one of some ranks; an Abort of the asking plugin is its to hand on to all.
+  // kInvalidArgument for another list. [setup]
   virtual Status CreateCommunicator(const InnerPlugin& inner, std::span<const int32_t> ranks,
                                     Communicator** out) noexcept = 0;
   // A scheduler for this rank; not collective. [setup]

@@ -20,7 +20,6 @@
 namespace engine::test {
 namespace {
 
-using test::ReadWhole;
 using train::CheckpointKind;
 
 // Knows what was removed, and of a rank that is late with what it reads.

@@ -14,9 +14,7 @@ class Losses : public testing::Test {
  protected:
   void SetUp() override {
     run_.Start();
-    for (SocketRank* member : Members()) {
-      ASSERT_THAT(member->Join(), IsOk());
-    }
+    for (SocketRank* member : Members()) ASSERT_THAT(member->Join(), IsOk());
     (void)ranks_[0].client.Set(kLossesAllowedKey, "");
     // Its answer says that the server has read what came before.
     ASSERT_TRUE(ranks_[0].client.Set("allowed", "").ok());

@@ -121,9 +121,9 @@ TEST_F(InnerPluginsTest, AGroupNamesRanksOfTheRun) {
   EXPECT_THAT(lost.message(), HasSubstr("rank 3, which is rank 1 of 'outer/odd@1,3': "));
 }
 
-TEST_F(InnerPluginsTest, AnAbortOfAGroupComesBackAsItWas) {
+TEST_F(InnerPluginsTest, TheEndOfTheRunReachesAGroupAndComesBackAsItWas) {
   MakeOdd();
-  std::thread ends([&] { ranks_[1]->made->Abort(kReason); });
+  std::thread ends([&] { ranks_[1]->abort.Raise(kReason); });
   float value = 1;
   const Status status = ranks_[1]->Sum(&value);
   ends.join();

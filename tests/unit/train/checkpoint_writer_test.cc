@@ -22,7 +22,6 @@
 namespace engine::test {
 namespace {
 
-using test::ReadWhole;
 using ::testing::Pair;
 using train::CheckpointKind;
 

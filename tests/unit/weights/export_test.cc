@@ -24,8 +24,6 @@
 namespace engine::test {
 namespace {
 
-using test::ReadWhole;
-using test::TempFolder;
 using ::testing::Contains;
 using ::testing::IsSupersetOf;
 

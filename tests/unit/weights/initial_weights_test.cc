@@ -18,7 +18,6 @@ namespace engine::test {
 namespace {
 
 using config::InitOptions;
-using test::TempFolder;
 
 constexpr ModelInputs kVectors{
     .input_shape = {3}, .target_shape = {}, .classes = 2, .max_samples = 1};

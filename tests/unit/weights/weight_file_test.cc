@@ -16,7 +16,6 @@
 namespace engine::test {
 namespace {
 
-using test::TempFolder;
 using weights::ReadFloats;
 using weights::WeightFile;
 
