@@ -5,7 +5,6 @@
 //   place  = where the block begins in the data; of the header, the same in it + kHeaderPlace
 #pragma once
 
-#include <algorithm>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,5 @@
 #include "app/checkpoint/retention.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -97,22 +96,18 @@ std::vector<std::string> FindCheckpoints(const std::string& path) {
 
 Status CheckCanKeep(const std::string& path, int64_t keep) {
   if (keep <= 1) return {};
-  const std::string folder = FolderOf(path);
-  std::string probe = folder + "/.engine-probe-XXXXXX";
-  const int fd = mkostemp(probe.data(), O_CLOEXEC);
-  if (fd < 0) return StorageError("write into", folder, errno);
-  close(fd);
-  const std::string second = probe + ".link";
-  const bool linked = link(probe.c_str(), second.c_str()) == 0;
+  ENGINE_ASSIGN_OR_RETURN(const auto file, AtomicFile::Create(path));
+  // If the process is killed here, the next AtomicFile of `path` removes both names.
+  const std::string second = file->temporary() + ".link";
+  const bool linked = link(file->temporary().c_str(), second.c_str()) == 0;
   const int reason = errno;
   unlink(second.c_str());
-  unlink(probe.c_str());
   if (linked) return {};
   return Status::Error(
       StatusCode::kStorage,
       "output.keep_checkpoints is %lld, which takes hard links, and there are none "
       "in '%s' (%s): set it to 1 or write to another file system",
-      static_cast<long long>(keep), folder.c_str(), std::strerror(reason));
+      static_cast<long long>(keep), FolderOf(path).c_str(), std::strerror(reason));
 }
 
 // Removes before it adds, so that runs which are killed in between leave no more files each time.

@@ -32,7 +32,9 @@ int64_t NumberIn(const std::string& path, const std::string& word) {
 Result<float*> SpillFile::Allocate(int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(float);
   if (bytes == 0) return nullptr;
-  std::string name = path_ + ".spill.XXXXXX";
+  // As an AtomicFile names its own, so that the next one of this path removes what a killed process left.
+  std::filesystem::path path = path_;
+  std::string name = path.replace_filename("." + path.filename().native() + ".tmp.XXXXXX");
   const kit::UniqueFd fd(mkostemp(name.data(), O_CLOEXEC));
   int error = fd ? 0 : errno;
   if (fd) unlink(name.c_str());

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "app/launch/deadlines.h"
 #include "app/launch/member.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "core/base/store.h"
 #include "core/train/run_config.h"

@@ -4,8 +4,6 @@
 #include <boost/archive/iterators/base64_from_binary.hpp>
 #include <boost/archive/iterators/transform_width.hpp>
 #include <cmath>
-#include <memory>
-#include <string_view>
 
 namespace engine::run {
 namespace {

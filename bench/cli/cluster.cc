@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "app/plugins/option_value.h"

@@ -1,8 +1,6 @@
 #include "bench/cluster/cluster.h"
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
 
 #include "app/plugins/words.h"
 #include "kit/inner_communicator.h"

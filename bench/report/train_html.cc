@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "bench/report/facts.h"
 #include "bench/report/train_plots.h"

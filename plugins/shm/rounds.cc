@@ -1,6 +1,5 @@
 #include "rounds.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "engine/ext/recorded_transfers.h"
 #include "tests/support/async_accelerator.h"

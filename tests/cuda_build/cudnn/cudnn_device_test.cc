@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <vector>
 
 #include "cudnn_attention.h"
 #include "tests/emulated_cuda/attention/attention_values.h"

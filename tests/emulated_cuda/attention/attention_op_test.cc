@@ -1,8 +1,6 @@
 // Which kernels the op attention runs, told by the bits of its results.
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/emulated_cuda/attention/attention_op_run.h"
 
 namespace engine::cuda_ops::test {

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <future>
 #include <numbers>

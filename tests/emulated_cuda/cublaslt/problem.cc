@@ -1,6 +1,5 @@
 #include "tests/emulated_cuda/cublaslt/problem.h"
 
-#include <algorithm>
 #include <initializer_list>
 
 namespace emulated_cuda {

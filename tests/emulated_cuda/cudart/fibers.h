@@ -4,7 +4,6 @@
 
 #include <boost/context/fiber.hpp>
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 namespace emulated_cuda {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <latch>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tests/unit/exec/ranks.h"

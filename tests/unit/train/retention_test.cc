@@ -103,6 +103,7 @@ TEST_F(Retention, AStepThatComesAgainReplacesItsFile) {
 }
 
 TEST_F(Retention, AskedBeforeARun) {
+  folder_.Write(".m.safetensors.tmp.1.1.link", "of a run that was killed in it");
   EXPECT_THAT(checkpoint::CheckCanKeep(path_, 2), IsOk());
   EXPECT_TRUE(Names().empty()) << "something is left of the question";
   const std::string nowhere = folder_ / "none/m.safetensors";

@@ -1,6 +1,5 @@
 #include "tools/conform/parameter_server/served_buckets.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
