@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -182,9 +183,14 @@ Status PrepareFolder(const std::string& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) return refuse("make the folder", error.message().c_str());
   // Permission bits do not tell: of a read-only file system, or to root. A file without a name is left by
-  // nobody who is killed. Where there are none (EOPNOTSUPP, EISDIR), the rest has been looked at by then.
-  const kit::UniqueFd file(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
-  if (!file && errno != EOPNOTSUPP && errno != EISDIR) return refuse("write into", strerror(errno));
+  // nobody who is killed; not every file system has them.
+  kit::UniqueFd file(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (!file && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    std::string probe = folder + "/.engine-probe-XXXXXX";
+    file = kit::UniqueFd(mkostemp(probe.data(), O_CLOEXEC));
+    if (file) unlink(probe.c_str());
+  }
+  if (!file) return refuse("write into", strerror(errno));
   return {};
 }
 
