@@ -29,13 +29,14 @@ constexpr const char* kFilesFolder = "/etc/netns";  // of files that replace tho
 constexpr const char* kShell = "/bin/sh";
 
 // $1 is ip, the others are names. A process can start another one between the list and the signal:
-// hence several rounds. A namespace without a name lives on as long as a process in it, so the
+// hence several rounds. One that is about to enter (`ip netns exec`) is not in the list yet, and is
+// looked for first. A namespace without a name lives on as long as a process in it, so the
 // processes go first; the name goes last, so that what is interrupted is found again.
 constexpr const char* kRemove = R"sh(
 ip=$1; shift
 for name in "$@"; do
   for round in 1 2 3 4 5; do
-    pids=$("$ip" netns pids "$name" 2>/dev/null)
+    pids=$({ pgrep -f "netns exec $name "; "$ip" netns pids "$name"; } 2>/dev/null)
     [ -z "$pids" ] && break
     kill -9 $pids 2>/dev/null
   done
