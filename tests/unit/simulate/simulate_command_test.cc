@@ -22,7 +22,7 @@ TEST_F(SimulateCommandTest, ComparesSchedulersFromAConfiguration) {
 
 TEST_F(SimulateCommandTest, TakesTheTimesOfATrace) {
   Output(RunConfig("-n 2 --trace run.json"));
-  const std::string command = "simulate run.json --ranks 2..16 --bandwidth 1gbit --json";
+  const std::string command = "simulate run.json --ranks 2..16 --bandwidth 1mbit --json";
   const std::string out = Output(Run(command));
   const auto json = nlohmann::json::parse(out);
   ASSERT_EQ(json["schedulers"].size(), 1);

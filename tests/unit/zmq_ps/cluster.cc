@@ -88,6 +88,7 @@ std::vector<std::string> Cluster::log() const {
 }
 
 Status Cluster::Submit(uint32_t worker, const Transfer& transfer, Work** out) {
+  const std::lock_guard lock(submits_);  // as of an executor: never two at once
   const bool served = transfer.kind == TransferKind::kPush || transfer.kind == TransferKind::kPull;
   ENGINE_ASSIGN_OR_RETURN(TransferWork* const work, works_[worker]->Take(transfer));
   Status status = served ? clients_[worker]->Prepare(work) : Status();

@@ -77,6 +77,7 @@ class Cluster {
   std::vector<KeyPair> worker_keys_;
   TestOptimizer optimizer_;
   bool ok_ = true;
+  std::mutex submits_;
   mutable std::mutex mutex_;
   std::vector<std::string> log_;               // guarded by mutex_
   std::vector<std::unique_ptr<Works>> works_;  // by worker
