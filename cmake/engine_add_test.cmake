@@ -26,7 +26,7 @@ endif()
 if(ENGINE_SANITIZE STREQUAL "thread")
   file(WRITE "${CMAKE_BINARY_DIR}/tsan_suppressions.txt" "race:libzmq\nrace:libgomp\n")
   list(APPEND test_environment
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${CMAKE_BINARY_DIR}/tsan_suppressions.txt")
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:history_size=7:suppressions=${CMAKE_BINARY_DIR}/tsan_suppressions.txt")
 endif()
 
 # engine_test_flags(<target>): as tests are compiled: eight files together, so that the names of a test are its own.
