@@ -162,9 +162,6 @@ TEST_P(BatchNorm, KeepsItsPrecision) {
   for (const char* kind :
        {"large mean", "huge mean", "outlier first", "step", "trend", "constant", "sparse"}) {
     for (const int threads : {1, 3}) {
-#ifdef __SANITIZE_THREAD__
-      if (threads > 1) continue;  // the OpenMP runtime is not instrumented
-#endif
       SCOPED_TRACE(std::string(kind) + ", " + std::to_string(threads) + " threads");
       Fed fed = Running(Case(Shape{61, 13, 17, 5}, "1"), 61, {.threads = threads});
       fed.problem.inputs[kX].values = HardValues(kind, fed.problem.inputs[kX].shape());

@@ -132,9 +132,6 @@ TEST_P(OpConformance, MatchesTheFormulaWithWhatWasMeasured) {
 }
 
 TEST_P(OpConformance, SeveralThreadsMatchTheFormulaAndRunsAreBitwiseEqual) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the OpenMP runtime is not instrumented: its barriers look like races";
-#endif
   Fed fed = Feed(3);
   const RunResult first = fed.Run();
   ExpectedOf(fed).Check(first);

@@ -38,7 +38,7 @@ TEST(Sizes, StayBelowTheirBounds) {
                           {{"interfaces/engine/abi"}, 700},
                           {{"tools/conform"}, 8390},
                           {kProduct, 83995},
-                          {{"tests"}, 43876},
+                          {{"tests"}, 43866},
                           {{"plugins/cuda_ops", "plugins/nccl", "plugins/cuda_kit"}, 10730},
                           {{"tests/emulated_cuda"}, 6835}};
   for (const Bound& bound : bounds) {
